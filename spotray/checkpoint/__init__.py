@@ -1,0 +1,1 @@
+"""Durable checkpoints: where they live, when they are written, what makes them trustworthy."""

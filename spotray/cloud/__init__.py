@@ -1,0 +1,1 @@
+"""The outside world: one folder per cloud, whose own words stop there."""

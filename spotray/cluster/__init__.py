@@ -1,0 +1,1 @@
+"""Ray clusters: draining nodes, and what is known of them."""

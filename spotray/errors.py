@@ -1,0 +1,114 @@
+"""Every error that spotray raises on purpose.
+
+::
+
+    SpotrayError
+    ├── ConfigError             the user's input is wrong; never retried
+    ├── MarketError             carries ``market``
+    │   ├── NoCapacityError     none here now: try the next market
+    │   ├── QuotaError          this account may not: retrying cannot help
+    │   └── ThrottledError      ask again after ``retry_after_s``
+    ├── TraceError              a trace file is malformed or too short
+    ├── MetadataError           a cloud's metadata service gave no usable answer
+    ├── JournalError            the journal cannot be read or written
+    ├── CheckpointError
+    │   ├── CheckpointCorrupt   checksum or manifest disagrees: use the previous one
+    │   └── CheckpointTooLate   the deadline passed before the commit
+    ├── StateMismatch           a saved state belongs to another model or batch size
+    ├── WorldBroken             a peer is gone: the collective cannot finish
+    ├── LabError                the laptop lab could not do what it was asked
+    └── DrainRejected           Ray refused to drain the node
+
+A class exists because a caller acts differently on it. A preemption is not an
+error: it is a value (`spotray.cloud.provider.Notice`), an event and a fact in the ledger.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class SpotrayError(Exception):
+    """Base of all errors that spotray raises on purpose."""
+
+
+class ConfigError(SpotrayError):
+    """The user's input is wrong; the message names the value and the cure."""
+
+
+class MarketError(SpotrayError):
+    """A market did not give what was asked of it; ``market`` says which."""
+
+    def __init__(self, message: str, *, market: str) -> None:
+        super().__init__(message)
+        self.market = market
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Keyword-only fields are lost by Exception's own pickling, and these
+        # errors cross Ray's process borders.
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+
+class NoCapacityError(MarketError):
+    """No capacity in this market now: try the next one."""
+
+
+class QuotaError(MarketError):
+    """This account may not launch here: retrying cannot help."""
+
+
+class ThrottledError(MarketError):
+    """The cloud asks for patience: try again after ``retry_after_s`` seconds."""
+
+    def __init__(self, message: str, *, market: str, retry_after_s: float) -> None:
+        super().__init__(message, market=market)
+        self.retry_after_s = retry_after_s
+
+
+class TraceError(SpotrayError):
+    """A trace file is malformed, empty or too short."""
+
+
+class MetadataError(SpotrayError):
+    """A cloud's metadata service gave no usable answer; ask again later."""
+
+
+class JournalError(SpotrayError):
+    """The journal cannot be read or written."""
+
+
+class CheckpointError(SpotrayError):
+    """A checkpoint or snapshot could not be written or read."""
+
+
+class CheckpointCorrupt(CheckpointError):
+    """Checksum or manifest disagrees with the bytes: use the previous checkpoint."""
+
+
+class CheckpointTooLate(CheckpointError):
+    """The deadline passed before the checkpoint was committed."""
+
+
+class StateMismatch(SpotrayError):
+    """A saved state belongs to another model, batch size or dataset."""
+
+
+class WorldBroken(SpotrayError):
+    """A peer of this generation is gone, so a collective cannot finish."""
+
+
+class LabError(SpotrayError):
+    """The laptop lab could not do what it was asked."""
+
+
+class DrainRejected(SpotrayError):
+    """Ray refused to drain the node."""
+
+
+def _rebuild(
+    cls: type[SpotrayError], args: tuple[Any, ...], fields: dict[str, Any]
+) -> SpotrayError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(fields)
+    return error

@@ -1,0 +1,337 @@
+"""What happened: one frozen record per fact, and its form as one line of JSON.
+
+Cost, goodput, savings and every report are folds over these records, so a field
+belongs here only if somebody saw it happen. All times are Unix seconds of the
+machine that saw the fact; durations end in ``_s``.
+
+A reader meets journals of newer versions: an unknown field is ignored, an unknown
+event is kept as `Unknown`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spotray.errors import JournalError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Base of all facts. ``at_s``: when it happened, Unix seconds."""
+
+    at_s: float
+
+
+# -- nodes -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeUp(Event):
+    """A node began to run, and its billing with it."""
+
+    node_id: str  # Ray's node id, hex
+    name: str = ""  # instance id or the lab's name
+    node_type: str = ""  # its entry in the cluster's YAML
+    role: str = "worker"  # "head" or "worker"
+    market: str = ""  # "aws/us-east-1a/g5.xlarge/spot"; empty if nobody knows
+    spot: bool = False
+    usd_per_hour: float | None = None  # price at the start; None if unknown
+    on_demand_usd_per_hour: float | None = None  # the same type, on demand
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeReady(Event):
+    """A node joined Ray and can take a worker."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeDown(Event):
+    """A node stopped running. ``cause``: preemption, failure or shutdown."""
+
+    node_id: str
+    cause: str
+    noticed: bool = False  # whether a notice was heard before
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriceChanged(Event):
+    """A market's price changed for the nodes that run in it."""
+
+    market: str
+    usd_per_hour: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapacityChanged(Event):
+    """How many nodes a market would hold, as far as it is known (lab, traces)."""
+
+    market: str
+    capacity: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoticeReceived(Event):
+    """The cloud announced one preemption."""
+
+    node_id: str
+    deadline_s: float | None  # Unix seconds; None if the cloud named none
+    cause: str = "preemption"
+    source: str = ""  # "aws/instance-action"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoticeCancelled(Event):
+    """The cloud took a notice back."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RebalanceHint(Event):
+    """The cloud says that the risk is higher now; it names no deadline."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drained(Event):
+    """Ray was asked to drain a node, and agreed."""
+
+    node_id: str
+    deadline_s: float
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainRefused(Event):
+    """Ray was asked to drain a node, and did not agree."""
+
+    node_id: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultInjected(Event):
+    """The lab did something bad on purpose, at ``at_s``, as it really happened."""
+
+    fault: str  # "notice", "kill", "freeze", "thaw", "cancel", "capacity", ...
+    node_id: str = ""
+    detail: str = ""
+
+
+# -- jobs --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobStarted(Event):
+    """A driver called ``fit()``; a job that is resumed has several of these."""
+
+    job: str
+    run_id: str
+    global_batch_size: int | None = None  # samples per step; None until a worker said so
+    min_workers: int = 1
+    max_workers: int = 1
+    cluster_journal: str = ""  # where the facts about the nodes are
+    labels: Mapping[str, str] = field(default_factory=dict)  # the user's own
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEnded(Event):
+    """``fit()`` came back. ``status``: finished, failed or interrupted."""
+
+    job: str
+    status: str
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingDone(Event):
+    """The training loop ran to its end."""
+
+    step: int  # optimizer steps in all
+    weights_sha256: str = ""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerGroupStarted(Event):
+    """Workers met and formed a world. ``node_ids`` in the order of ranks."""
+
+    generation: int
+    world_size: int
+    node_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerGroupLost(Event):
+    """The controller gave a worker group up. ``cause``: preemption, loss or failure."""
+
+    generation: int
+    cause: str
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResizeAgreed(Event):
+    """All ranks stopped at one step so that the worker group can be formed anew."""
+
+    generation: int
+    step: int
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restored(Event):
+    """A worker group got its state. ``source``: fresh, snapshot or checkpoint."""
+
+    generation: int
+    step: int  # optimizer steps in the restored state
+    source: str
+    seconds: float = 0.0
+    reached_step: int | None = None  # the furthest that any survivor had come
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepsDone(Event):
+    """Steps ``first_step`` to ``last_step`` (both included, from 1) were done."""
+
+    generation: int
+    first_step: int
+    last_step: int
+    seconds: float  # wall time over these steps
+    samples: int
+    world_size: int
+    loss: float | None = None  # mean over the last step's global batch
+    ended_at_s: tuple[float, ...] = ()  # Unix seconds, one per step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reported(Event):
+    """The user's own metrics, as given to ``run.report``."""
+
+    step: int
+    epoch: int
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotTaken(Event):
+    """Host memory of every node holds the state after ``step``."""
+
+    generation: int
+    step: int
+    seconds: float  # time that training stood still
+    size_bytes: int
+    why: str = "interval"  # interval, notice, resize
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointCommitted(Event):
+    """Storage holds the state after ``step``, complete and with checksums."""
+
+    step: int
+    path: str
+    seconds: float  # from its start to its commit
+    blocked_s: float  # time that training stood still
+    size_bytes: int
+    why: str = "interval"  # interval, end
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRejected(Event):
+    """A checkpoint or snapshot was found damaged or incomplete and left out."""
+
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warned(Event):
+    """Something was missing or done without; said once."""
+
+    what: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unknown(Event):
+    """An event of a newer version, kept as it was."""
+
+    kind: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+_KINDS: dict[str, type[Event]] = {
+    cls.__name__: cls for cls in Event.__subclasses__() if cls is not Unknown
+}
+_HINTS: dict[type[Event], dict[str, Any]] = {}  # resolved once per kind
+
+
+def encode(event: Event) -> str:
+    """One line of JSON, without the line's end.
+
+    >>> encode(NodeDown(at_s=5.0, node_id="n1", cause="failure"))
+    '{"kind": "NodeDown", "at_s": 5.0, "node_id": "n1", "cause": "failure", "noticed": false}'
+    """
+    if isinstance(event, Unknown):
+        return json.dumps({"kind": event.kind, "at_s": event.at_s, **event.fields})
+    fields = {f.name: getattr(event, f.name) for f in dataclasses.fields(event)}
+    return json.dumps({"kind": type(event).__name__, **fields})
+
+
+def decode(line: str) -> Event:
+    """The event of one line of JSON.
+
+    Raises:
+        JournalError: the line is no event: not JSON, no time, or a field that
+            the event needs is missing or of another type.
+    """
+    try:
+        raw = json.loads(line)
+    except ValueError as exc:
+        raise JournalError(f"not an event: {line[:80]!r}: {exc}") from exc
+    if not isinstance(raw, dict) or not isinstance(raw.get("kind"), str):
+        raise JournalError(f"not an event (no kind): {line[:80]!r}")
+    kind = raw.pop("kind")
+    at_s = raw.get("at_s")
+    if isinstance(at_s, bool) or not isinstance(at_s, int | float):
+        raise JournalError(f"not an event (no time): {line[:80]!r}")
+    cls = _KINDS.get(kind)
+    if cls is None:
+        raw.pop("at_s")
+        return Unknown(at_s=float(at_s), kind=kind, fields=raw)
+    known = {f.name: f for f in dataclasses.fields(cls)}
+    values = {name: value for name, value in raw.items() if name in known}
+    hints = _HINTS.setdefault(cls, typing.get_type_hints(cls))
+    for name, value in values.items():
+        values[name] = _checked(kind, name, value, hints[name])
+    try:
+        return cls(**values)
+    except TypeError as exc:
+        raise JournalError(f"not a {kind}: {exc}: {line[:80]!r}") from exc
+
+
+def _checked(kind: str, name: str, value: Any, hint: Any) -> Any:
+    """``value`` in its declared type: JSON knows no tuples, and writes 1.0 as it likes."""
+    origin = typing.get_origin(hint)
+    if origin is tuple and isinstance(value, list):
+        item = typing.get_args(hint)[0]
+        return tuple(_checked(kind, name, one, item) for one in value)
+    if origin is Mapping and isinstance(value, dict):
+        return value
+    options = typing.get_args(hint) if origin is types.UnionType else (hint,)
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        if type(value) in options:
+            return value
+    elif isinstance(value, int) and int in options:
+        return value
+    elif isinstance(value, int | float) and float in options:
+        return float(value)
+    raise JournalError(f"not a {kind}: {name} is {value!r}")
