@@ -1,0 +1,172 @@
+"""One suite for every kind of store: what `Store` promises wherever the files are."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.fs as pafs
+import pytest
+
+from spotray.errors import ConfigError
+from spotray.storage import Store
+
+_ENV = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
+@pytest.fixture(scope="module")
+def s3_endpoint() -> Iterator[str]:
+    """A moto S3 server on loopback with one bucket, ``spotray-test``."""
+    boto3 = pytest.importorskip("boto3")
+    server_module = pytest.importorskip("moto.server")
+    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**_ENV, "AWS_ENDPOINT_URL": endpoint}.items():
+            patch.setenv(name, value)
+        boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket="spotray-test")
+        yield endpoint
+    server.stop()
+
+
+@pytest.fixture(params=["local", "subtree", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "local":
+        return Store.at(tmp_path / "run")
+    if request.param == "subtree":
+        fs = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+        return Store.at("run", filesystem=fs)
+    request.getfixturevalue("s3_endpoint")
+    return Store.at(f"s3://spotray-test/runs/{tmp_path.name}-{os.getpid()}")
+
+
+def test_what_was_written_is_read(store: Store) -> None:
+    store.write("a/b.bin", b"\x00one")
+    store.write("empty", b"")
+    assert store.read("a/b.bin") == b"\x00one"
+    assert store.read("empty") == b""
+    assert store.exists("a/b.bin")
+    assert not store.exists("a")
+
+
+def test_a_second_write_takes_the_place_of_the_first(store: Store) -> None:
+    store.write("x", b"a long first version")
+    store.write("x", b"second")
+    assert store.read("x") == b"second"
+    assert store.list() == [("x", 6)]
+
+
+def test_a_missing_file_is_a_file_not_found_error(store: Store) -> None:
+    with pytest.raises(FileNotFoundError):
+        store.read("nothing/here")
+    assert not store.exists("nothing/here")
+    store.delete("nothing/here")
+    store.delete_tree("nothing")
+
+
+def test_a_list_names_files_with_sizes_in_order(store: Store) -> None:
+    assert store.list() == []
+    for name in ["b/two", "b/c/three", "a"]:
+        store.write(name, name.encode())
+    assert store.list() == [("a", 1), ("b/c/three", 9), ("b/two", 5)]
+    assert store.list("b") == [("b/c/three", 9), ("b/two", 5)]
+    assert store.list("b", recursive=False) == [("b/two", 5)]
+    assert store.list("no such folder") == []
+
+
+def test_a_child_sees_its_part_alone(store: Store) -> None:
+    child = store.child("spotray", "journal")
+    child.write("w.jsonl", b"1")
+    assert child.list() == [("w.jsonl", 1)]
+    assert store.read("spotray/journal/w.jsonl") == b"1"
+    assert child.url.endswith("/spotray/journal")
+    assert store.child() is store
+
+
+def test_a_deleted_tree_is_gone_and_its_neighbours_are_not(store: Store) -> None:
+    for name in ["step-1/a", "step-1/b/c", "step-10/a"]:
+        store.write(name, b"x")
+    store.delete_tree("step-1")
+    assert store.list() == [("step-10/a", 1)]
+    store.delete("step-10/a")
+    assert store.list() == []
+
+
+def test_a_stream_that_fails_leaves_no_half_file(store: Store) -> None:
+    with pytest.raises(RuntimeError, match="disk on fire"), store.open_output("half") as out:
+        out.write(b"half of ")
+        raise RuntimeError("disk on fire")
+    assert not store.exists("half")
+    assert store.list() == []
+
+
+def test_streams_seek_and_read(store: Store) -> None:
+    with store.open_output("big") as out:
+        for part in range(8):
+            out.write(bytes([part]) * 1000)
+    with store.open_input("big") as stream:
+        stream.seek(7500)
+        assert stream.read() == b"\x07" * 500
+
+
+def test_a_pickled_store_finds_the_same_files(store: Store) -> None:
+    store.write("x", b"1")
+    again = pickle.loads(pickle.dumps(store))
+    assert again.read("x") == b"1"
+    assert again.url == store.url
+
+
+def test_a_reader_never_sees_half_of_a_write(store: Store) -> None:
+    versions = [bytes([65 + i]) * 20_000 for i in range(20)]
+    store.write("x", versions[0])
+    seen: list[bytes] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            seen.append(store.read("x"))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for version in versions:
+        store.write("x", version)
+    done.set()
+    reader.join()
+    assert set(seen) <= set(versions)
+
+
+def test_a_writable_store_passes_its_check_and_stays_empty(store: Store) -> None:
+    store.check_writable()
+    assert store.list() == []
+
+
+def test_names_do_not_lead_out_of_the_store(store: Store) -> None:
+    with pytest.raises(ValueError, match="leads out"):
+        store.read("../secret")
+
+
+def test_append_adds_to_local_files_alone(store: Store) -> None:
+    if not store.can_append:
+        with pytest.raises(ValueError, match="cannot be appended"):
+            store.append("log", b"x")
+        return
+    store.append("logs/log", b"one\n")
+    store.append("logs/log", b"two\n")
+    assert store.read("logs/log") == b"one\ntwo\n"
+
+
+def test_a_bucket_that_is_not_there_is_told_in_one_line(s3_endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="create the bucket first") as caught:
+        Store.at("s3://spotray-nobody-made-this/runs").check_writable()
+    assert "\n" not in str(caught.value)
+    assert "s3://spotray-nobody-made-this/runs" in str(caught.value)
