@@ -103,9 +103,13 @@ def test_a_deleted_tree_is_gone_and_its_neighbours_are_not(store: Store) -> None
 
 
 def test_a_stream_that_fails_leaves_no_half_file(store: Store) -> None:
-    with pytest.raises(RuntimeError, match="disk on fire"), store.open_output("half") as out:
-        out.write(b"half of ")
-        raise RuntimeError("disk on fire")
+    def fail_halfway() -> None:
+        with store.open_output("half") as out:
+            out.write(b"half of ")
+            raise RuntimeError("disk on fire")
+
+    with pytest.raises(RuntimeError, match="disk on fire"):
+        fail_halfway()
     assert not store.exists("half")
     assert store.list() == []
 
