@@ -223,6 +223,17 @@ class Reported(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EpochAudited(Event):
+    """The uses of every sample in one epoch were counted (``SpotConfig.audit_samples``)."""
+
+    epoch: int
+    samples: int  # in the dataset
+    exactly_once: bool  # every sample that the epoch should use was used once, in steps that count
+    most: int = 1  # most uses of one sample
+    fewest: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
 class SnapshotTaken(Event):
     """Host memory of every node holds the state after ``step``."""
 

@@ -1,0 +1,274 @@
+"""The job's coordinator: one small actor beside the driver that sees the whole job.
+
+It numbers the generations, tells the workers when to stand still, asks Ray to let a
+leaving node go, and keeps the facts that no worker can be trusted to live long
+enough to tell.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+import ray
+
+from spotray.cluster.drain import drain_node
+from spotray.errors import SpotrayError
+from spotray.events import (
+    Event,
+    NodeDown,
+    NodeReady,
+    NodeUp,
+    Warned,
+    WorkerGroupLost,
+    WorkerGroupStarted,
+)
+from spotray.ledger.journal import JournalWriter
+from spotray.storage import Store
+from spotray.train.config import SpotConfig
+from spotray.train.session import StopRequest
+
+log = logging.getLogger(__name__)
+
+_LOOK_EVERY_S = 0.5  # at Ray's nodes
+_MARKET_LABEL = "ray.io/market-type"
+_PREEMPTED = 3  # Ray's NodeDeathInfo.Reason.AUTOSCALER_DRAIN_PREEMPTED
+_EXPECTED = (2, 4)  # ended, or idle and drained
+
+
+class Coordinator:
+    """Runs as an actor; every method returns at once.
+
+    Args:
+        store: The job's folder in storage.
+        spot: The job's settings.
+        worker_resources: What one worker needs of a node.
+        writes_nodes: Whether the facts about nodes are this one's to write; else
+            the cluster has a journal of its own.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        spot: SpotConfig,
+        worker_resources: dict[str, float],
+        *,
+        writes_nodes: bool,
+    ) -> None:
+        self._spot = spot
+        self._worker_resources = worker_resources
+        self._writes_nodes = writes_nodes
+        self._started_at_s = time.time()
+        self._journal = JournalWriter(
+            store.child("journal"), writer=f"coordinator-{int(self._started_at_s * 1000)}"
+        )
+        self._lock = threading.Lock()
+        self._generation = _last_generation(store)
+        self._group: tuple[str, ...] = ()  # node ids of the current worker group, by rank
+        self._progress: dict[str, Any] = {"step": 0, "epoch": 0, "loss": None}
+        self._proposed = 0
+        self._held = False
+        self._node_up_s = 0.0  # of members of worker groups, in all
+        self._losses = 0
+        self._alive: dict[str, dict[str, Any]] = {}
+        self._closing = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="nodes", daemon=True)
+        self._watcher.start()
+
+    # -- for the workers -------------------------------------------------------
+
+    def begin(self, node_ids: list[str]) -> tuple[int, int]:
+        """A worker group formed; its generation, and the last step that the job had reached."""
+        with self._lock:
+            self._generation += 1
+            self._group = tuple(node_ids)
+            self._held = False
+            self._proposed = 0
+            self._append(
+                WorkerGroupStarted(
+                    at_s=time.time(),
+                    generation=self._generation,
+                    world_size=len(node_ids),
+                    node_ids=tuple(node_ids),
+                )
+            )
+            return self._generation, int(self._progress["step"])
+
+    def sync(
+        self, generation: int, progress: dict[str, Any], notice: tuple[float | None, list[str]] | None
+    ) -> tuple[StopRequest | None, int, float]:
+        """Rank 0 tells how far it is; the answer tells what to do.
+
+        Args:
+            generation: Of the sender; an older one is told nothing.
+            progress: step, epoch, loss, checkpoint_s.
+            notice: Deadline (Unix seconds) and nodes of a coming preemption.
+
+        Returns:
+            A stop request or None, nodes lost so far, and node-seconds so far.
+        """
+        with self._lock:
+            if generation != self._generation:
+                return None, self._losses, self._node_up_s
+            self._progress = progress
+            stop = self._leave(notice, progress) if notice is not None else None
+            if stop is None and self._proposed > len(self._group):
+                stop = StopRequest(f"room for {self._proposed} workers", durable=False)
+            return stop, self._losses, self._node_up_s
+
+    def held(self, generation: int, notice_nodes: list[str], why: str) -> None:
+        """All workers of a generation stand still: let the leaving nodes go now."""
+        with self._lock:
+            if generation != self._generation:
+                return
+            self._held = True
+        address = ray.get_runtime_context().gcs_address
+        for node_id in notice_nodes:
+            try:
+                # Ray Train moves at the drain's deadline; an earlier one moves it now.
+                drain_node(address, node_id, deadline_s=time.time() + 0.2, why=why)
+            except SpotrayError as exc:
+                log.warning("node %s was not drained early: %s", node_id, exc)
+                self._append(Warned(at_s=time.time(), what=f"early drain refused: {exc}"))
+
+    # -- for the policies in Ray Train's controller -------------------------------
+
+    def propose(self, workers: int) -> bool:
+        """There is room for so many workers; whether the current ones stand still for it."""
+        with self._lock:
+            self._proposed = workers
+            return self._held
+
+    def group_lost(self, cause: str, why: str) -> int:
+        """The controller gave the worker group up; the last step that the job had reached."""
+        with self._lock:
+            self._append(
+                WorkerGroupLost(
+                    at_s=time.time(), generation=self._generation, cause=cause, why=why
+                )
+            )
+            return int(self._progress["step"])
+
+    # -- for the driver ----------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """What a live view shows: generation, world size, step, epoch, loss."""
+        with self._lock:
+            return {
+                "generation": self._generation,
+                "world_size": len(self._group),
+                **{k: self._progress[k] for k in ("step", "epoch", "loss")},
+            }
+
+    def close(self) -> None:
+        """Write what is left of the journal."""
+        self._closing.set()
+        self._watcher.join(timeout=5)
+        self._journal.close()
+
+    # -- inside --------------------------------------------------------------------
+
+    def _leave(
+        self, notice: tuple[float | None, list[str]], progress: dict[str, Any]
+    ) -> StopRequest | None:
+        """Whether it is time to leave the nodes that will be taken."""
+        deadline_s, leaving = notice
+        leaving = [n for n in leaving if n in self._group]
+        if not leaving:
+            return None
+        all_leave = set(leaving) == set(self._group)
+        margin_s = self._spot.notice_margin_s
+        if all_leave:
+            # The state has to reach storage: as long again as the last checkpoint took.
+            margin_s += 2 * max(float(progress.get("checkpoint_s") or 0.0), 1.0)
+        left_s = float("inf") if deadline_s is None else deadline_s - time.time()
+        if left_s <= margin_s:
+            return StopRequest(
+                f"{len(leaving)} node(s) will be taken in {max(left_s, 0):.0f} s", all_leave
+            )
+        if self._room_beside(leaving) >= len(self._group):
+            return StopRequest(f"{len(leaving)} node(s) will be taken, others are ready", False)
+        return None
+
+    def _room_beside(self, leaving: list[str]) -> int:
+        """Workers that the nodes could hold that stay, if this job had them all."""
+        room = 0
+        for node_id, node in self._alive.items():
+            if node_id not in leaving:
+                fits = [
+                    node["Resources"].get(name, 0.0) // amount
+                    for name, amount in self._worker_resources.items()
+                    if amount > 0
+                ]
+                room += int(min(fits, default=0))
+        return room
+
+    def _watch(self) -> None:
+        """Follow Ray's list of nodes, until closed."""
+        while not self._closing.wait(_LOOK_EVERY_S):
+            try:
+                nodes = ray.nodes()
+            except Exception:  # the loop must live; the next look may do better
+                log.exception("Ray's list of nodes could not be read")
+                continue
+            with self._lock:
+                self._compare(nodes)
+
+    def _compare(self, nodes: list[dict[str, Any]]) -> None:
+        now_s = time.time()
+        alive = {n["NodeID"]: n for n in nodes if n["Alive"]}
+        self._node_up_s += _LOOK_EVERY_S * len(set(self._group) & alive.keys())
+        for node_id in alive.keys() - self._alive.keys():
+            if self._writes_nodes:
+                self._append(_node_up(alive[node_id], now_s))
+                self._append(NodeReady(at_s=now_s, node_id=node_id))
+        for node in nodes:
+            node_id = node["NodeID"]
+            if node_id in self._alive and node_id not in alive:
+                cause, noticed = _death(node)
+                if cause != "shutdown" and node_id in self._group:
+                    self._losses += 1
+                if self._writes_nodes:
+                    self._append(
+                        NodeDown(at_s=now_s, node_id=node_id, cause=cause, noticed=noticed)
+                    )
+        self._alive = alive
+
+    def _append(self, event: Event) -> None:
+        self._journal.append(event)
+
+
+def _last_generation(store: Store) -> int:
+    """The newest generation in the job's journal: a resumed job counts on."""
+    from spotray.ledger.journal import read_journal
+
+    starts = [
+        e.generation for e in read_journal(store.child("journal"))
+        if isinstance(e, WorkerGroupStarted)
+    ]
+    return max(starts, default=0)
+
+
+def _node_up(node: dict[str, Any], now_s: float) -> NodeUp:
+    labels = node.get("Labels") or {}
+    is_head = any(name.startswith("node:__internal_head__") for name in node["Resources"])
+    return NodeUp(
+        at_s=now_s,
+        node_id=node["NodeID"],
+        name=node.get("NodeManagerHostname", ""),
+        role="head" if is_head else "worker",
+        spot=labels.get(_MARKET_LABEL) == "spot",
+    )
+
+
+def _death(node: dict[str, Any]) -> tuple[str, bool]:
+    """Cause of a node's end as Ray has it, and whether it was announced."""
+    reason = node.get("DeathReason")
+    if reason == _PREEMPTED:
+        return "preemption", True
+    if reason in _EXPECTED:
+        return "shutdown", True
+    is_spot = (node.get("Labels") or {}).get(_MARKET_LABEL) == "spot"
+    return ("preemption" if is_spot else "failure"), False

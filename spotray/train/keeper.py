@@ -1,0 +1,461 @@
+"""Keeps the state of a run safe: what to save when, and what to go on from.
+
+All ranks do the same at the same step. Rank 0 alone wishes for something; its
+wishes ride along with the step's gradient, so agreeing costs no message of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field, fields
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from spotray.checkpoint.interval import checkpoint_interval_s
+from spotray.errors import CheckpointCorrupt
+from spotray.events import (
+    CheckpointCommitted,
+    CheckpointRejected,
+    ResizeAgreed,
+    Restored,
+    SnapshotTaken,
+    StepsDone,
+    Warned,
+)
+from spotray.train.capture import Captured, byte_index, byte_view
+from spotray.train.checkpointer import Checkpointer, Committed
+from spotray.train.session import Session
+from spotray.train.snapshot import SnapshotSlots
+from spotray.train.state import TrainState
+from spotray.train.world import World
+
+log = logging.getLogger(__name__)
+
+_JOURNAL_EVERY_S = 1.0  # steps are told in groups of about this time
+_STAND_STILL_S = 60.0  # then nobody moved this worker group, and it goes on
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What rank 0 wants done after this step; 0 or 1 each."""
+
+    snapshot: float = 0.0
+    notice: float = 0.0  # a snapshot because of a notice
+    checkpoint: float = 0.0
+    stop: float = 0.0
+    durable: float = 0.0  # with stop: the state must reach storage
+    FIELDS: ClassVar[tuple[str, ...]] = ("snapshot", "notice", "checkpoint", "stop", "durable")
+
+    @classmethod
+    def from_riders(cls, riders: Sequence[float]) -> Wish:
+        return cls(*riders)
+
+
+@dataclass
+class _Steps:
+    """Steps that are done and not yet told to the journal."""
+
+    first: int = 0
+    samples: int = 0
+    ended_at_s: list[float] = field(default_factory=list)
+
+
+class Keeper:
+    """Snapshots, checkpoints and the facts about steps of one worker.
+
+    Args:
+        session: The job around this worker; None outside of a trainer, where
+            nothing is kept.
+        world: The workers.
+        state: What must survive.
+    """
+
+    def __init__(self, session: Session | None, world: World, state: TrainState) -> None:
+        self._session = session
+        self._world = world
+        self._state = state
+        self.samples = 0  # of the step under way, over all workers
+        self._slots: SnapshotSlots | None = None
+        self._checkpoints: Checkpointer | None = None
+        self._progress: _ProgressFile | None = None
+        if session is not None and session.shm_dir is not None:
+            self._slots = SnapshotSlots(session.shm_dir / session.run_id)
+            self._progress = _ProgressFile(
+                session.shm_dir / f"progress-{session.run_id}-{world.local_rank}"
+            )
+        if session is not None and session.store is not None:
+            self._checkpoints = Checkpointer(
+                session.store.child("checkpoints"),
+                world,
+                run_id=session.run_id,
+                keep=session.spot.keep_checkpoints,
+                on_rejected=self._reject,
+            )
+        now = time.monotonic()
+        self._snapshot_at = now
+        self._snapshot_cost_s = 0.0
+        self._notice_kept_s: float | None = None  # deadline of the notice that was acted on
+        self._checkpoint_at = now
+        self._checkpoint: Committed | None = None
+        self._steps = _Steps()
+        self._told_at = now
+        self._step_began_at = time.time()
+        self._stop_why = ""
+
+    # -- going on --------------------------------------------------------------
+
+    def restore(self) -> None:
+        """Go on from the newest state that any worker's node, or storage, holds.
+
+        All ranks call it. A run without any saved state starts from rank 0's.
+
+        Raises:
+            StateMismatch: the newest state belongs to another job.
+            ConfigError: two snapshots do not fit into the node's memory.
+        """
+        started = time.perf_counter()
+        captured = self._state.capture()
+        if self._session is None:
+            return
+        if self._slots is not None:
+            self._slots.check_room(byte_index(captured)[1])
+        found = self._slots.newest(self._reject) if self._slots is not None else None
+        reached = self._progress.read() if self._progress is not None else 0
+        held = self._world.gather_objects((found.step if found else -1, reached))
+        in_memory = max(step for step, _ in held)
+        reached = max([self._session.reached_step, *(r for _, r in held)])
+        stored = self._newest_checkpoint(newer_than=in_memory)
+        if stored is not None:
+            step, whence, saved = stored
+            source = "checkpoint"
+        elif in_memory >= 0:
+            holder = [s for s, _ in held].index(in_memory)
+            mine = found.captured if found and found.step == in_memory else None
+            saved = self._send(mine, source=holder)
+            step, source, whence = in_memory, "snapshot", f"the snapshot of step {in_memory}"
+        else:
+            saved = self._send(captured, source=0)
+            step, source, whence = 0, "fresh", "rank 0's first state"
+        self._state.restore(saved, whence=whence)
+        if self._progress is not None:
+            self._progress.write(step)
+        if source != "fresh" and any(s != step for s, _ in held):
+            self._snapshot_at = float("-inf")  # some node does not hold this state yet
+        self._journal(
+            Restored(
+                at_s=time.time(),
+                generation=self._world.generation,
+                step=step,
+                source=source,
+                seconds=time.perf_counter() - started,
+                reached_step=reached,
+            )
+        )
+        self._step_began_at = time.time()
+
+    def _newest_checkpoint(self, *, newer_than: int) -> tuple[int, str, Captured] | None:
+        """The newest sound checkpoint if it is newer than the snapshots; read by rank 0."""
+        if self._checkpoints is None:
+            return None
+        read: tuple[int, str, Captured] | None = None
+        if self._world.rank == 0:
+            for name, manifest in self._checkpoints.newest():
+                if manifest.step <= newer_than:
+                    break
+                try:
+                    captured = self._checkpoints.read(name, manifest)
+                except CheckpointCorrupt as exc:
+                    self._reject(name, str(exc))
+                    continue
+                read = (manifest.step, self._checkpoints.url(name), captured)
+                break
+        head = self._world.broadcast_object(read[:2] if read else None, source=0)
+        if head is None:
+            return None
+        return head[0], head[1], self._send(read[2] if read else None, source=0)
+
+    def _send(self, mine: Captured | None, *, source: int) -> Captured:
+        """The state that rank ``source`` holds, on all ranks."""
+        if self._world.size == 1:
+            assert mine is not None
+            return mine
+        sending = self._world.rank == source
+        head = None
+        if sending:
+            assert mine is not None
+            head = (mine.skeleton, *byte_index(mine))
+        skeleton, index, size = self._world.broadcast_object(head, source=source)
+        image = torch.empty(max(size, 1), dtype=torch.uint8)
+        views = {name: byte_view(image, *place) for name, place in index.items()}
+        if sending:
+            assert mine is not None
+            for name, view in views.items():
+                view.copy_(mine.tensors[name])
+        self._world.broadcast_(image, source=source)
+        return Captured(skeleton, views)
+
+    # -- keeping ---------------------------------------------------------------
+
+    def wishes(self) -> list[float]:
+        """What this worker wants done after the step under way; rank 0 speaks for all."""
+        if self._session is None or self._world.rank != 0:
+            return [0.0] * len(Wish.FIELDS)
+        link = self._session.link
+        stop = link.asks_to_stop() if link is not None else None
+        deadline_s = link.notice_deadline_s() if link is not None else None
+        noticed = deadline_s is not None and deadline_s != self._notice_kept_s
+        if stop is not None:
+            self._stop_why = stop.why
+        now = time.monotonic()
+        return list(
+            astuple(
+                Wish(
+                    snapshot=float(now - self._snapshot_at >= self._snapshot_interval_s()),
+                    notice=float(noticed),
+                    checkpoint=float(
+                        self._checkpoints is not None
+                        and not self._checkpoints.is_busy
+                        and now - self._checkpoint_at >= self._checkpoint_interval_s()
+                    ),
+                    stop=float(stop is not None),
+                    durable=float(stop is not None and stop.durable),
+                )
+            )
+        )
+
+    def step_done(self, step: int, epoch: int, loss: float | None, wish: Wish) -> None:
+        """Record a finished step and do what rank 0 wished for. All ranks call it.
+
+        Args:
+            step: Optimizer steps done, this one included.
+            epoch: Of this step.
+            loss: Mean over the global batch.
+            wish: As all ranks received it.
+        """
+        if self._session is None:
+            return
+        ended_at_s = time.time()
+        if self._progress is not None:
+            self._progress.write(step)
+        self._steps.first = self._steps.first or step
+        self._steps.samples += self.samples
+        self._steps.ended_at_s.append(ended_at_s)
+        self._collect_checkpoint()
+        link = self._session.link
+        if link is not None and self._world.rank == 0:
+            seconds = self._checkpoint.seconds if self._checkpoint else 0.0
+            link.progress(step=step, epoch=epoch, loss=loss, checkpoint_s=seconds)
+        if time.monotonic() - self._told_at >= _JOURNAL_EVERY_S or self._is_first(step):
+            self._tell_steps(step, loss)
+        if wish.stop:
+            self._tell_steps(step, loss)
+            self._stand_still(step, epoch, durable=bool(wish.durable))
+        elif wish.notice:
+            if self._session.link is not None:
+                self._notice_kept_s = self._session.link.notice_deadline_s()
+            self._snapshot(step, why="notice", wait=True)
+        elif wish.snapshot:
+            self._snapshot(step, why="interval", wait=False)
+        if wish.checkpoint and not wish.stop:
+            self._start_checkpoint(step, epoch)
+
+    def final_checkpoint(self, step: int, epoch: int) -> str | None:
+        """Commit the state at the end of training; its URL, or None without storage."""
+        if self._session is None:
+            return None
+        self._tell_steps(step, None)
+        if self._checkpoints is None:
+            return None
+        self._checkpoints.wait()
+        self._collect_checkpoint()
+        if self._checkpoint is None or self._checkpoint.step != step:
+            self._start_checkpoint(step, epoch)
+            self._checkpoints.wait()
+            outcome = self._checkpoints.outcome()
+            if isinstance(outcome, Exception):
+                raise outcome
+            self._committed(outcome, why="end")
+        assert self._checkpoint is not None
+        return self._checkpoints.url(self._checkpoint.name)
+
+    def remove_snapshots(self) -> None:
+        """Give the node's memory back; the job is done."""
+        if self._slots is not None and self._world.local_rank == 0:
+            self._slots.remove()
+        if self._progress is not None:
+            self._progress.remove()
+
+    # -- inside ----------------------------------------------------------------
+
+    def _is_first(self, step: int) -> bool:
+        """Whether ``step`` is the first of this worker group: told at once, it ends a recovery."""
+        first, self._seen_any = not self._seen_any, True
+        del step
+        return first
+
+    _seen_any = False
+
+    def _snapshot_interval_s(self) -> float:
+        if self._slots is None or self._session is None:
+            return float("inf")
+        spot = self._session.spot
+        return max(spot.snapshot_interval_s, self._snapshot_cost_s / spot.snapshot_cost_frac)
+
+    def _checkpoint_interval_s(self) -> float:
+        assert self._session is not None
+        spot = self._session.spot
+        if spot.checkpoint_interval_s is not None:
+            return spot.checkpoint_interval_s
+        if self._checkpoint is None:
+            return spot.checkpoint_min_interval_s
+        lost, up_s = self._session.link.losses() if self._session.link is not None else (0, 0.0)
+        # The first guess counts as one preemption seen after that time.
+        mtbp_s = (spot.node_mtbp_s + up_s) / (1 + lost) / self._world.size
+        best = checkpoint_interval_s(write_s=max(self._checkpoint.blocked_s, 1e-3), mtbp_s=mtbp_s)
+        return max(best, spot.checkpoint_min_interval_s, 2 * self._checkpoint.seconds)
+
+    def _snapshot(self, step: int, *, why: str, wait: bool) -> None:
+        self._snapshot_at = time.monotonic()
+        if self._slots is None or self._session is None or self._world.local_rank != 0:
+            return
+        started = time.perf_counter()
+        captured = self._state.capture()
+        try:
+            self._slots.write(captured, step=step)
+        except OSError as exc:
+            log.error("snapshot of step %d failed: %s", step, exc)
+            self._journal(Warned(at_s=time.time(), what=f"snapshot of step {step} failed: {exc}"))
+            return
+        blocked_s = time.perf_counter() - started
+        if wait:
+            self._slots.wait()
+        # The checksum runs beside training, but on the same cores.
+        self._snapshot_cost_s = blocked_s + self._slots.seal_s
+        self._journal(
+            SnapshotTaken(
+                at_s=time.time(),
+                generation=self._world.generation,
+                step=step,
+                seconds=time.perf_counter() - started,
+                size_bytes=captured.size_bytes,
+                why=why,
+            )
+        )
+
+    def _start_checkpoint(self, step: int, epoch: int) -> None:
+        self._checkpoint_at = time.monotonic()
+        if self._checkpoints is not None:
+            self._checkpoints.start(self._state.capture(), step=step, epoch=epoch)
+
+    def _collect_checkpoint(self) -> None:
+        if self._checkpoints is None:
+            return
+        outcome = self._checkpoints.outcome()
+        if isinstance(outcome, Exception):
+            self._journal(Warned(at_s=time.time(), what=f"a checkpoint failed: {outcome}"))
+        elif outcome is not None:
+            self._committed(outcome, why="interval")
+
+    def _committed(self, done: Committed | None, *, why: str) -> None:
+        assert done is not None and self._checkpoints is not None
+        self._checkpoint = done
+        self._journal(
+            CheckpointCommitted(
+                at_s=time.time(),
+                step=done.step,
+                path=self._checkpoints.url(done.name),
+                seconds=done.seconds,
+                blocked_s=done.blocked_s,
+                size_bytes=done.size_bytes,
+                why=why,
+            )
+        )
+
+    def _stand_still(self, step: int, epoch: int, *, durable: bool) -> None:
+        """All ranks are here after the same step: save it, say so, wait to be replaced."""
+        assert self._session is not None
+        self._snapshot(step, why="resize", wait=True)
+        if (durable or self._slots is None) and self._checkpoints is not None:
+            self._start_checkpoint(step, epoch)
+            self._checkpoints.wait()
+            self._collect_checkpoint()
+        # Nobody may be replaced before everybody's snapshot is committed.
+        self._world.gather_objects(None)
+        why = self._stop_why
+        self._journal(
+            ResizeAgreed(
+                at_s=time.time(), generation=self._world.generation, step=step, why=why
+            )
+        )
+        self._session.journal.flush()
+        link = self._session.link
+        if link is None:
+            return
+        if self._world.rank == 0:
+            link.held(step=step, why=why)
+        link.wait_for_end(_STAND_STILL_S)
+        log.warning("nobody replaced this worker group within %.0f s: going on", _STAND_STILL_S)
+
+    def _tell_steps(self, step: int, loss: float | None) -> None:
+        """Journal the steps since the last time."""
+        steps, self._steps = self._steps, _Steps()
+        self._told_at = time.monotonic()
+        if not steps.ended_at_s:
+            return
+        began, self._step_began_at = self._step_began_at, steps.ended_at_s[-1]
+        self._journal(
+            StepsDone(
+                at_s=steps.ended_at_s[-1],
+                generation=self._world.generation,
+                first_step=steps.first,
+                last_step=step,
+                seconds=steps.ended_at_s[-1] - began,
+                samples=steps.samples,
+                world_size=self._world.size,
+                loss=loss,
+                ended_at_s=tuple(steps.ended_at_s),
+            )
+        )
+
+    def _reject(self, path: str, why: str) -> None:
+        log.warning("%s is left out: %s", path, why)
+        self._journal(CheckpointRejected(at_s=time.time(), path=path, why=why))
+
+    def _journal(self, event: Restored | StepsDone | SnapshotTaken | CheckpointCommitted
+                 | CheckpointRejected | ResizeAgreed | Warned) -> None:
+        if self._session is not None:
+            self._session.journal.append(event)
+
+
+class _ProgressFile:
+    """The last finished step, where the node's next process (and the lab) can read it.
+
+    Eight bytes, little-endian, mapped: a step costs one store to memory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "a+b") as file:
+            file.truncate(8)
+            self._map = mmap.mmap(file.fileno(), 8)
+
+    def read(self) -> int:
+        """The last finished step of this or an earlier process on this node; 0 at first."""
+        return int(struct.unpack("<q", self._map[:8])[0])
+
+    def write(self, step: int) -> None:
+        self._map[:8] = struct.pack("<q", step)
+
+    def remove(self) -> None:
+        self._map.close()
+        self._path.unlink(missing_ok=True)
+
+
+assert Wish.FIELDS == tuple(f.name for f in fields(Wish)), "riders follow the order of the fields"

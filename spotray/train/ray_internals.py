@@ -1,0 +1,284 @@
+"""Everything that touches Ray's private parts, in one file. Written for Ray 2.60.
+
+Why each is needed:
+
+- `SpotTorchTrainer` passes its own scaling and failure policies to Ray Train's
+  controller, which has no public way in. Ray's elastic policy decides from
+  reservations that are up to 20 s old, tries a world that has just lost a node, and
+  grows in the middle of a step; Ray's failure policy counts the loss of a node that
+  gave no notice as a failure of the user's code.
+- `notice` reads the preemption that Ray Train already pushed into the worker;
+  the public ``get_preemption_info`` is a barrier over all workers.
+
+``tests/train/test_ray_internals.py`` fails when a new Ray changes any of this.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.exceptions import (
+    UserExceptionWithTraceback,
+    WorkerHealthCheckFailedError,
+)
+from ray.train.v2._internal.execution.context import get_train_context
+from ray.train.v2._internal.execution.failure_handling import (
+    DefaultFailurePolicy,
+    FailureDecision,
+)
+from ray.train.v2._internal.execution.scaling_policy import (
+    ElasticScalingPolicy,
+    NoopDecision,
+    ScalingDecision,
+)
+from ray.train.v2._internal.execution.worker_group import (
+    WorkerGroupPollStatus,
+    WorkerGroupState,
+)
+from ray.train.v2.api.exceptions import (
+    PreemptionError,
+    TrainingFailedError,
+    WorkerGroupError,
+)
+
+from spotray.errors import SpotrayError, WorldBroken
+
+log = logging.getLogger(__name__)
+
+# Ray's own knobs for what a lost node costs; a value that the user set is kept.
+# Ray Train hands these from the driver to its controller and workers.
+FAST_RECOVERY_ENV = {
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
+    "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "0.5",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "10",
+}
+
+_PROBE_S = 1.0  # a raylet that does not take a connection within this is taken for lost
+_CALL_S = 5.0  # for a call to the coordinator or to Ray's own
+_GROW_SETTLE_S = 2.0  # nodes often come several at a time: wait this long for the next
+_GROW_AFTER_S = 5.0  # let a new worker group run this long first
+_GROW_PATIENCE_S = 30.0  # a loop without `Run` never stands still; then Ray's way is taken
+
+
+@dataclass(frozen=True)
+class RayNotice:
+    """What Ray Train knows of a coming preemption of this worker group."""
+
+    deadline_s: float | None  # Unix seconds
+    node_ids: tuple[str, ...]
+
+
+class WorkerContext:
+    """Ray Train's context of this worker, captured in the training thread."""
+
+    def __init__(self) -> None:
+        self._context = get_train_context()
+
+    def notice(self) -> RayNotice | None:
+        """The latest notice for a node of this worker group. Reads memory only."""
+        info = self._context.preemption_context.preemption_info
+        if info is None:
+            return None
+        deadline_s = None if info.deadline_ms is None else info.deadline_ms / 1000
+        return RayNotice(deadline_s, tuple(sorted(info.preempted_node_to_ranks)))
+
+
+class SpotTorchTrainer(TorchTrainer):
+    """`TorchTrainer` whose controller decides by spotray's policies."""
+
+    def __init__(self, *args: Any, coordinator: Any, max_idle_restarts: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._coordinator = coordinator
+        self._max_idle_restarts = max_idle_restarts
+
+    def _initialize_and_run_controller(self, **kwargs: Any) -> Any:
+        kwargs["failure_policy"] = LossPolicy(
+            self.run_config.failure_config,
+            coordinator=self._coordinator,
+            max_idle_restarts=self._max_idle_restarts,
+        )
+        if self.scaling_config.elasticity_enabled:
+            kwargs["scaling_policy"] = FreshScalingPolicy(
+                self.scaling_config, coordinator=self._coordinator
+            )
+        return super()._initialize_and_run_controller(**kwargs)
+
+
+class FreshScalingPolicy(ElasticScalingPolicy):  # type: ignore[misc]
+    """Ray's elastic policy on a fresh view of the cluster, growing only at an agreed step."""
+
+    def __init__(self, scaling_config: Any, *, coordinator: Any) -> None:
+        super().__init__(scaling_config=scaling_config)
+        self._coordinator = coordinator
+        self._seen_room: tuple[int, float] | None = None  # workers that fit, since when
+
+    def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
+        self._seen_room = None
+        self._maybe_send_resource_request()
+        fit = self._workers_that_fit(probe=True)
+        if fit < self.scaling_config.min_workers:
+            return NoopDecision()
+        return self._get_resize_decision(fit)
+
+    def make_decision_for_running_worker_group(
+        self, worker_group_state: WorkerGroupState, worker_group_status: WorkerGroupPollStatus
+    ) -> ScalingDecision:
+        del worker_group_status
+        self._maybe_send_resource_request()
+        now = time.monotonic()
+        fit = self._workers_that_fit(probe=False)
+        if fit <= worker_group_state.num_workers:
+            if self._seen_room is not None:
+                self._call("propose", 0)
+            self._seen_room = None
+            return NoopDecision()
+        if self._seen_room is None or self._seen_room[0] != fit:
+            self._seen_room = (fit, now)
+        waited_s = now - self._seen_room[1]
+        if waited_s < _GROW_SETTLE_S or now - worker_group_state.start_time < _GROW_AFTER_S:
+            return NoopDecision()
+        is_held = self._call("propose", fit)
+        patience_s = max(_GROW_PATIENCE_S, self.scaling_config.elastic_resize_monitor_interval_s)
+        if is_held or waited_s > patience_s:
+            self._seen_room = None
+            return self._get_resize_decision(fit)
+        return NoopDecision()
+
+    def _workers_that_fit(self, *, probe: bool) -> int:
+        """Workers that could run now, on nodes that are alive and stay."""
+        try:
+            reserved = ray.get(
+                self._autoscaling_coordinator.get_reserved_resources.remote(
+                    self._requester_id, recompute=True
+                ),
+                timeout=_CALL_S,
+            )
+        except RayError as exc:
+            log.warning("Ray's autoscaling coordinator did not answer: %s", exc)
+            return 0
+        usable = usable_nodes(probe=probe)
+        return int(
+            self._count_possible_workers({n: r for n, r in reserved.items() if n in usable})
+        )
+
+    def _call(self, method: str, *args: Any) -> Any:
+        return _ask(self._coordinator, method, *args)
+
+
+class LossPolicy(DefaultFailurePolicy):  # type: ignore[misc]
+    """A lost node or process is not the user's failure; a bug of the user's is one at once.
+
+    Restarts without any new step in between are limited: then the job itself is
+    what breaks the workers.
+    """
+
+    def __init__(self, failure_config: Any, *, coordinator: Any, max_idle_restarts: int) -> None:
+        super().__init__(failure_config)
+        self._coordinator = coordinator
+        self._max_idle_restarts = max_idle_restarts
+        self._idle_restarts = 0
+        self._last_step = -1
+
+    def make_decision(self, training_failed_error: TrainingFailedError) -> FailureDecision:
+        if isinstance(training_failed_error, PreemptionError):
+            _ask(self._coordinator, "group_lost", "preemption", "the notice's deadline")
+            return FailureDecision.RETRY
+        if not isinstance(training_failed_error, WorkerGroupError):
+            return super().make_decision(training_failed_error)
+        failures = training_failed_error.worker_failures
+        if own := own_error(failures.values()):
+            log.error("%s: %s", type(own).__name__, own)
+            return FailureDecision.RAISE
+        why = loss_of(failures)
+        if not why:
+            _ask(self._coordinator, "group_lost", "failure", str(training_failed_error)[-300:])
+            return super().make_decision(training_failed_error)
+        step = _ask(self._coordinator, "group_lost", "loss", why)
+        if step is not None and step > self._last_step:
+            self._idle_restarts, self._last_step = 0, step
+        else:
+            self._idle_restarts += 1
+        if self._idle_restarts >= self._max_idle_restarts:
+            log.error(
+                "%d worker groups in a row were lost before a single step was done: %s",
+                self._idle_restarts, why,
+            )
+            return FailureDecision.RAISE
+        return FailureDecision.RETRY
+
+
+def own_error(errors: Iterable[Exception]) -> SpotrayError | None:
+    """The first of spotray's own errors that a retry cannot mend, if there is one."""
+    for error in errors:
+        base = getattr(error, "_base_exc", error)
+        if isinstance(base, SpotrayError) and not isinstance(base, WorldBroken):
+            return base
+    return None
+
+
+def loss_of(failures: dict[int, Exception]) -> str:
+    """What was lost, if the worker group failed because workers were lost; else empty."""
+    lost = []
+    for rank, error in sorted(failures.items()):
+        if isinstance(error, WorkerHealthCheckFailedError):
+            error = error.health_check_failure
+        if isinstance(error, RayActorError | GetTimeoutError):
+            lost.append(f"rank {rank}: {str(error).splitlines()[0][:120]}")
+    if lost:
+        return "; ".join(lost)
+    bases = [e._base_exc if isinstance(e, UserExceptionWithTraceback) else e
+             for e in failures.values()]
+    # The peers of a lost worker fail first; Ray hears of the worker itself later.
+    if bases and all(isinstance(b, WorldBroken) for b in bases):
+        return f"peers failed: {str(bases[0])[:160]}"
+    return ""
+
+
+def usable_nodes(*, probe: bool) -> set[str]:
+    """Ids of the nodes that are alive and not draining.
+
+    Args:
+        probe: Also try to connect to every raylet: Ray's own health check takes
+            seconds to declare a node dead that vanished a moment ago.
+    """
+    draining = set(ray._private.state.state.get_draining_nodes())
+    nodes = [n for n in ray.nodes() if n["Alive"] and n["NodeID"] not in draining]
+    if probe and nodes:
+        with ThreadPoolExecutor(max_workers=len(nodes)) as pool:
+            answers = list(pool.map(_takes_connections, nodes))
+        nodes = [n for n, answer in zip(nodes, answers, strict=True) if answer]
+    return {n["NodeID"] for n in nodes}
+
+
+def set_fast_recovery_env() -> None:
+    """Set Ray Train's knobs in this process, for its controller and workers."""
+    for name, value in FAST_RECOVERY_ENV.items():
+        os.environ.setdefault(name, value)
+
+
+def _takes_connections(node: dict[str, Any]) -> bool:
+    try:
+        address = (node["NodeManagerAddress"], node["NodeManagerPort"])
+        with socket.create_connection(address, timeout=_PROBE_S):
+            return True
+    except OSError:
+        return False
+
+
+def _ask(coordinator: Any, method: str, *args: Any) -> Any:
+    """Call the job's coordinator; None if it does not answer, since a policy must go on."""
+    try:
+        return ray.get(getattr(coordinator, method).remote(*args), timeout=_CALL_S)
+    except RayError as exc:
+        log.warning("the job's coordinator did not answer %s: %s", method, exc)
+        return None

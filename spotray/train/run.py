@@ -1,0 +1,478 @@
+"""`Run`: what makes an ordinary training loop elastic."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LRScheduler
+
+from spotray.errors import ConfigError, StateMismatch
+from spotray.events import EpochAudited, Reported, TrainingDone
+from spotray.train import session as session_module
+from spotray.train.gradients import GradientExchange
+from spotray.train.keeper import Keeper, Wish
+from spotray.train.loader import (
+    FORWARD_STREAM,
+    Shard,
+    ShardSource,
+    dataset_of,
+    seed_streams,
+    to_device,
+)
+from spotray.train.optim import ElasticGradScaler, ElasticOptimizer, ElasticScheduler
+from spotray.train.order import BatchPlan, check_batch_sizes
+from spotray.train.session import Session
+from spotray.train.state import Stateful, TrainState, weights_sha256
+from spotray.train.world import World
+
+log = logging.getLogger(__name__)
+
+_REST_STREAM = 3  # random numbers drawn between epochs
+_NAMED_RIDERS = 2 + len(Wish.FIELDS)  # loss, samples, wishes
+
+
+class Run:
+    """One worker's part in a training run whose result does not depend on its workers.
+
+    ::
+
+        run = spotray.Run(global_batch_size=256, micro_batch_size=32, seed=0)
+        model, optimizer, loader = run.prepare(model, optimizer, dataset)
+        for epoch in run.epochs(10):
+            for x, y in loader:
+                loss = F.cross_entropy(model(x), y)
+                run.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+            run.report({"accuracy": evaluate(model)})
+
+    Outside of an `ElasticTrainer` the same loop runs in one process, without
+    snapshots and checkpoints.
+
+    Args:
+        global_batch_size: Samples per optimizer step, over all workers, at any
+            number of workers.
+        micro_batch_size: Samples per forward pass; divides the global batch.
+            More workers than ``global_batch_size / micro_batch_size`` are of no use.
+        seed: Of the order of samples, dropout and every other random stream.
+        reduction: ``"ordered"``: the same bits at any number of workers.
+            ``"ddp"``: torch's DistributedDataParallel, which overlaps the sum with
+            the backward pass and promises no bits.
+        drop_last: Leave out the shorter batch at an epoch's end.
+        loader_workers: Processes that load samples; 0 loads in this one.
+
+    Raises:
+        ConfigError: a size is below 1, or the micro-batch does not divide the
+            global batch.
+    """
+
+    def __init__(
+        self,
+        *,
+        global_batch_size: int,
+        micro_batch_size: int,
+        seed: int = 0,
+        reduction: Literal["ordered", "ddp"] = "ordered",
+        drop_last: bool = False,
+        loader_workers: int = 0,
+    ) -> None:
+        check_batch_sizes(global_batch_size, micro_batch_size)
+        if reduction not in ("ordered", "ddp"):
+            raise ConfigError(f"reduction must be 'ordered' or 'ddp', got {reduction!r}")
+        self.global_batch_size = global_batch_size
+        self.micro_batch_size = micro_batch_size
+        self.seed = seed
+        self.reduction = reduction
+        self.step = 0  # optimizer steps done
+        self.epoch = 0
+        self.loss: float | None = None  # mean over the last complete global batch
+        self._drop_last = drop_last
+        self._loader_workers = loader_workers
+        self._session = session_module.current()
+        self._world = self._session.world if self._session else World()
+        self._models: dict[str, nn.Module] = {}
+        self._source: ShardSource | None = None
+        self._scaler: ElasticGradScaler | None = None
+        self._tally: _Tally | None = None
+        self._exchange: GradientExchange | None = None
+        self._keeper: Keeper | None = None
+        self._step_in_epoch = 0
+        self._micro: _MicroBatch | None = None  # handed out, backward still to come
+        self._complete = True  # no micro-batch of an unfinished step is under way
+        self._wish = Wish()
+        self._weights = ""
+        # What the loop draws before prepare(), above all the model's first
+        # weights, is then the same on all workers and in every run.
+        seed_streams(seed)
+        if self._session is not None:
+            self._session.run = self
+
+    # -- what the user calls ---------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """This worker's index now; it may change at a resize."""
+        return self._world.rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of workers now; it may change at a resize."""
+        return self._world.size
+
+    @property
+    def device(self) -> torch.device:
+        """Where this worker's models and batches are."""
+        return self._world.device
+
+    def prepare(self, *objects: Any) -> Any:
+        """Make models, optimizers, schedulers, a scaler and the dataset elastic, and restore.
+
+        Call it once, with everything that must survive a preemption: modules,
+        optimizers, learning-rate schedulers, a ``torch.amp.GradScaler``, one
+        map-style dataset (or a DataLoader over one, of which dataset, collate
+        function and number of loader processes are taken), and objects of your
+        own with ``state_dict`` and ``load_state_dict`` that are alike on all workers.
+
+        Returns:
+            What stands for each object in the loop, in the same order; for one
+            object, that alone. The dataset becomes the loader of this worker's
+            micro-batches.
+
+        Raises:
+            ConfigError: no model or no dataset, an empty dataset, or an object of
+                no known kind.
+            StateMismatch: the saved state of this job's name belongs to another
+                model, batch size, seed or dataset.
+        """
+        if self._exchange is not None:
+            raise ConfigError("run.prepare() was called twice: give it everything at once")
+        parts: dict[str, Stateful] = {}
+        results = [self._adopt(one, parts) for one in objects]
+        if not self._models or self._source is None:
+            lacking = "model" if not self._models else "dataset"
+            raise ConfigError(f"run.prepare() got no {lacking}: training needs both")
+        audited = self._source.plan.length if self._audits else 0
+        if audited:
+            self._tally = _Tally(audited)
+            parts["audit"] = self._tally
+        parts["position"] = _Position(self)
+        wrapped = [r for r in results if isinstance(r, nn.Module)]
+        self._exchange = GradientExchange(
+            wrapped,
+            riders=_NAMED_RIDERS + audited,
+            ordered=self.reduction == "ordered",
+        )
+        self._keeper = Keeper(self._session, self._world, TrainState(parts))
+        self._keeper.restore()
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """The epochs that are still to do, from 0; goes on at the restored one."""
+        for epoch in range(self.epoch, count):
+            seed_streams(self.seed, epoch, _REST_STREAM)
+            yield epoch
+            self._end_step()
+            self.epoch = epoch + 1
+            self._step_in_epoch = 0
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Backward pass of one micro-batch; with the last one, the gradient of the global batch.
+
+        Args:
+            loss: Scalar: the *mean* over the micro-batch's samples, scaled by the
+                gradient scaler if there is one.
+
+        Raises:
+            ConfigError: called twice for one micro-batch, or outside of the loader's loop.
+            WorldBroken: a worker was lost; the trainer starts anew from the last state.
+        """
+        micro = self._micro
+        if micro is None:
+            raise ConfigError(
+                "run.backward() belongs into the loop over the loader, once for each batch: add "
+                "up several losses before it"
+            )
+        assert self._exchange is not None and self._keeper is not None
+        self._micro = None
+        ddp_share = self._world.size if self.reduction == "ddp" else 1
+        (loss * (micro.weight * ddp_share)).backward()  # type: ignore[no-untyped-call]
+        scale = float(self._scaler.get_scale()) if self._scaler is not None else 1.0
+        riders = [float(loss.detach()) / scale * micro.weight, float(micro.samples)]
+        riders += self._keeper.wishes() if micro.shard.last else [0.0] * len(Wish.FIELDS)
+        if self._tally is not None:
+            riders += self._tally.uses(micro.shard)
+        index = micro.shard.index if micro.shard.real else None
+        self._exchange.collect(index, weight=micro.weight, riders=riders)
+        if not micro.shard.last:
+            self._exchange.hide()
+            return
+        total = self._exchange.finish(self._world)
+        self.loss = total[0]
+        self._wish = Wish.from_riders(total[2:_NAMED_RIDERS])
+        self._keeper.samples = round(total[1])
+        if self._tally is not None:
+            self._tally.add(total[_NAMED_RIDERS:])
+        self._complete = True
+        self._unfinished_step = True
+
+    def report(self, metrics: Mapping[str, Any]) -> None:
+        """Report metrics to the journal and to Ray Train; call it on all workers alike."""
+        full = {**metrics, "epoch": self.epoch, "step": self.step, "loss": self.loss}
+        if self._session is None:
+            log.info("epoch %d, step %d: %s", self.epoch, self.step, full)
+            return
+        self._session.journal.append(
+            Reported(at_s=time.time(), step=self.step, epoch=self.epoch, metrics=full)
+        )
+        if self._session.link is not None:
+            self._session.link.report(full, None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Position of the run: epoch and step, and what they depend on."""
+        return _Position(self).state_dict()
+
+    # -- what the trainer calls ------------------------------------------------
+
+    def finish(self) -> None:
+        """Commit the last checkpoint and tell that training is done."""
+        self._end_step()
+        if self._keeper is None or self._session is None:
+            return
+        self._weights = weights_sha256(self._models)
+        alike = self._world.gather_objects(self._weights)
+        if len(set(alike)) > 1 and self.reduction == "ordered":
+            raise StateMismatch(
+                f"the workers ended with different weights ({[h[:8] for h in alike]}): something "
+                "outside of run.prepare() changes the model on one worker only"
+            )
+        path = self._keeper.final_checkpoint(self.step, self.epoch)
+        metrics = {"epoch": self.epoch, "step": self.step, "loss": self.loss,
+                   "weights_sha256": self._weights}
+        self._session.journal.append(
+            TrainingDone(
+                at_s=time.time(), step=self.step, weights_sha256=self._weights, metrics=metrics
+            )
+        )
+        self._session.journal.flush()
+        if self._session.link is not None:
+            self._session.link.report(metrics, path)
+        self._keeper.remove_snapshots()
+
+    # -- inside ----------------------------------------------------------------
+
+    _unfinished_step = False  # the gradient is complete, the loop's body is not through
+
+    @property
+    def _audits(self) -> bool:
+        return self._session is not None and self._session.spot.audit_samples
+
+    def _is_complete(self) -> bool:
+        return self._complete
+
+    def _adopt(self, one: Any, parts: dict[str, Stateful]) -> Any:
+        """Register one object of ``prepare`` and return what stands for it in the loop."""
+        if isinstance(one, nn.Module):
+            one.to(self._world.device)
+            name = _name("model", parts)
+            parts[name] = self._models[name] = one
+            if self.reduction == "ddp" and self._world.size > 1:
+                return DistributedDataParallel(
+                    one, process_group=self._world.group, broadcast_buffers=False
+                )
+            return one
+        if isinstance(one, torch.optim.Optimizer):
+            parts[_name("optimizer", parts)] = one
+            return ElasticOptimizer(one, self._is_complete)
+        if isinstance(one, LRScheduler):
+            parts[_name("scheduler", parts)] = one
+            return ElasticScheduler(one, self._is_complete)
+        if isinstance(one, torch.amp.GradScaler):
+            if self._scaler is not None:
+                raise ConfigError("run.prepare() takes one gradient scaler")
+            parts["scaler"] = one
+            self._scaler = ElasticGradScaler(one, self._is_complete)
+            return self._scaler
+        if isinstance(one, Stateful):
+            parts[_name("state", parts)] = one
+            return one
+        if self._source is not None:
+            raise ConfigError("run.prepare() takes one dataset")
+        dataset, collate, workers = dataset_of(one)
+        plan = BatchPlan(
+            length=len(dataset),
+            global_batch_size=self.global_batch_size,
+            micro_batch_size=self.micro_batch_size,
+            drop_last=self._drop_last,
+        )
+        self._source = ShardSource(
+            dataset, plan, seed=self.seed, collate=collate,
+            workers=self._loader_workers or workers,
+        )
+        return _Loader(self)
+
+    def _micro_batches(self) -> Iterator[Any]:
+        """Batches of the rest of the epoch; the work between two steps happens in here."""
+        assert self._source is not None and self._exchange is not None
+        plan, epoch = self._source.plan, self.epoch
+
+        def shards() -> Iterator[Shard]:
+            for step in range(self._step_in_epoch, plan.steps_per_epoch):
+                yield from self._source.shards_of(  # type: ignore[union-attr]
+                    epoch, step, world_size=self._world.size, rank=self._world.rank
+                )
+
+        for shard, batch in self._source.batches(epoch, shards()):
+            self._check_backward_was_called()
+            if self._complete:
+                self._end_step()
+                self._begin_step(shard.step)
+            self._exchange.begin_shard(last=shard.last)
+            size = plan.batch_samples(shard.step)
+            samples = len(shard.ids) if shard.real else 0
+            self._micro = _MicroBatch(shard=shard, samples=samples, weight=samples / size)
+            seed_streams(self.seed, epoch, shard.step, shard.index, FORWARD_STREAM)
+            yield to_device(batch, self._world.device)
+        self._check_backward_was_called()
+        self._end_step()
+
+    def _check_backward_was_called(self) -> None:
+        if self._micro is not None:
+            self._micro = None
+            raise ConfigError(
+                "a batch went by without run.backward(loss): call it once for each batch, "
+                "instead of loss.backward()"
+            )
+
+    def _begin_step(self, step: int) -> None:
+        assert self._source is not None and self._exchange is not None
+        shards = self._source.plan.shard_count(step)
+        mine = self._source.shards_of(
+            self.epoch, step, world_size=self._world.size, rank=self._world.rank
+        )
+        held = range(mine[0].index, mine[-1].index + 1) if mine[0].real else range(0)
+        self._exchange.begin_step(held, shards)
+        self._complete = False
+
+    def _end_step(self) -> None:
+        """After the loop's body of a step's last micro-batch: the step counts now."""
+        if not self._unfinished_step:
+            return
+        self._unfinished_step = False
+        assert self._keeper is not None and self._source is not None
+        self._step_in_epoch += 1
+        self.step += 1
+        if self._step_in_epoch == self._source.plan.steps_per_epoch and self._tally is not None:
+            self._audit()
+        self._keeper.step_done(self.step, self.epoch, self.loss, self._wish)
+
+    def _audit(self) -> None:
+        assert self._tally is not None and self._session is not None and self._source is not None
+        plan = self._source.plan
+        due = plan.length
+        if self._drop_last:
+            due = plan.steps_per_epoch * plan.global_batch_size
+        counts = self._tally.counts
+        once = int((counts == 1).sum()) == due and int(counts.sum()) == due
+        self._session.journal.append(
+            EpochAudited(
+                at_s=time.time(), epoch=self.epoch, samples=plan.length, exactly_once=once,
+                most=int(counts.max()), fewest=int(counts.min()),
+            )
+        )
+        if not once:
+            log.error("epoch %d: samples were used %d to %d times instead of once",
+                      self.epoch, int(counts.min()), int(counts.max()))
+        counts.zero_()
+
+
+@dataclass(frozen=True)
+class _MicroBatch:
+    shard: Shard
+    samples: int
+    weight: float  # the shard's part of the global batch
+
+
+class _Loader:
+    """Iterates over this worker's micro-batches of the current epoch, once per epoch."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._run._micro_batches()
+
+
+class _Position:
+    """Where the run is, and what must be the same for that to mean anything."""
+
+    _FIXED = ("global_batch_size", "micro_batch_size", "seed", "samples")
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def state_dict(self) -> dict[str, Any]:
+        run = self._run
+        return {
+            "epoch": run.epoch,
+            "step_in_epoch": run._step_in_epoch,
+            "step": run.step,
+            **self._fixed(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for name, now in self._fixed().items():
+            if state_dict[name] != now:
+                raise ValueError(f"{name} was {state_dict[name]} and is {now} now")
+        run = self._run
+        run.epoch = int(state_dict["epoch"])
+        run._step_in_epoch = int(state_dict["step_in_epoch"])
+        run.step = int(state_dict["step"])
+
+    def _fixed(self) -> dict[str, int]:
+        run = self._run
+        assert run._source is not None
+        values = (
+            run.global_batch_size, run.micro_batch_size, run.seed, run._source.plan.length
+        )
+        return dict(zip(self._FIXED, values, strict=True))
+
+
+class _Tally:
+    """Counts how often each sample was used in this epoch, in the steps that count.
+
+    It is part of the state, so that it goes back with the weights.
+    """
+
+    def __init__(self, samples: int) -> None:
+        self.counts = torch.zeros(samples, dtype=torch.int32)
+
+    def uses(self, shard: Shard) -> list[float]:
+        """One number per sample: uses in this shard."""
+        used = torch.zeros(len(self.counts))
+        if shard.real:
+            used.index_add_(0, torch.from_numpy(shard.ids), torch.ones(len(shard.ids)))
+        numbers: list[float] = used.tolist()
+        return numbers
+
+    def add(self, uses: list[float]) -> None:
+        """Add a whole step's uses, summed over all workers."""
+        self.counts += torch.tensor(uses).round().to(torch.int32)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"counts": self.counts}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.counts.copy_(state_dict["counts"])
+
+
+def _name(kind: str, taken: Mapping[str, Any]) -> str:
+    """``kind`` for the first of a kind, ``kind_1`` for the second, and so on."""
+    number = sum(1 for key in taken if key == kind or key.startswith(f"{kind}_"))
+    return kind if number == 0 else f"{kind}_{number}"

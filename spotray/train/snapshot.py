@@ -1,0 +1,190 @@
+"""Snapshots: the state in the node's own memory, where it outlives the worker's process.
+
+Two slots are written in turn. A slot is a data file in a memory-backed folder
+(``/dev/shm``) and a small JSON file that makes it valid: the JSON is removed before
+the data changes and written, by rename, when all the bytes and their checksum are
+there. So one slot is valid at any moment, wherever a process is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import threading
+import time
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spotray.errors import CheckpointCorrupt, ConfigError
+from spotray.train.capture import Captured, byte_index, byte_view
+
+log = logging.getLogger(__name__)
+
+_PIECE_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class Found:
+    """A valid snapshot on this node."""
+
+    step: int  # optimizer steps in it
+    slot: int
+    captured: Captured
+
+
+class SnapshotSlots:
+    """The two slots of one run on this node. One process of the node writes them."""
+
+    def __init__(self, folder: Path) -> None:
+        """``folder``: the run's own folder in memory-backed storage; made if missing."""
+        self.folder = folder
+        self._images: list[torch.Tensor | None] = [None, None]
+        self._next = 0
+        self._sealing: threading.Thread | None = None
+        self.seal_s = 0.0  # seconds that the last checksum and commit took, beside training
+
+    def check_room(self, size_bytes: int) -> None:
+        """Raise `ConfigError` if two snapshots of that size do not fit."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self.folder).free + sum(
+            f.stat().st_size for f in self.folder.glob("slot-*.bin")
+        )
+        if 2 * size_bytes > free:
+            raise ConfigError(
+                f"{self.folder} has {free / 2**20:.0f} MiB, two snapshots of this job need "
+                f"{2 * size_bytes / 2**20:.0f} MiB: enlarge it (docker run --shm-size, "
+                "mount -o remount,size=...) or set SPOTRAY_SHM_DIR to a larger folder"
+            )
+
+    def write(self, captured: Captured, *, step: int) -> None:
+        """Copy the state; its checksum and commit go on beside training (`wait`).
+
+        Raises:
+            OSError: the memory-backed folder is full or gone.
+        """
+        self.wait()
+        slot = self._next
+        self._meta(slot).unlink(missing_ok=True)
+        index, size = byte_index(captured)
+        image = self._image(slot, size)
+        for name, tensor in captured.tensors.items():
+            offset, dtype, shape = index[name]
+            byte_view(image, offset, dtype, shape).copy_(tensor, non_blocking=True)
+        if torch.cuda.is_available():
+            torch.cuda.current_stream().synchronize()
+        meta = {
+            "step": step,
+            "size_bytes": size,
+            "index": index,
+            "skeleton": captured.skeleton,
+        }
+        self._sealing = threading.Thread(
+            target=self._seal, args=(slot, image, meta), name="snapshot-seal", daemon=True
+        )
+        self._sealing.start()
+        self._next = 1 - slot
+
+    def wait(self) -> None:
+        """Return when the last snapshot is committed."""
+        if self._sealing is not None:
+            self._sealing.join()
+            self._sealing = None
+
+    def newest(self, on_rejected: Any = None) -> Found | None:
+        """The newest valid snapshot; damaged ones are told to ``on_rejected(path, why)``."""
+        found: list[Found] = []
+        for slot in (0, 1):
+            try:
+                one = self._read(slot)
+            except (CheckpointCorrupt, OSError) as exc:
+                log.warning("snapshot %s left out: %s", self._meta(slot), exc)
+                if on_rejected is not None:
+                    on_rejected(str(self._meta(slot)), str(exc))
+                continue
+            if one is not None:
+                found.append(one)
+        best = max(found, key=lambda f: f.step, default=None)
+        if best is not None:
+            self._next = 1 - best.slot  # never overwrite the newest one
+        return best
+
+    def remove(self) -> None:
+        """Delete the run's folder on this node."""
+        self.wait()
+        self._images = [None, None]
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self.folder.parent.rmdir()  # only when no other run is in there
+
+    def _meta(self, slot: int) -> Path:
+        return self.folder / f"slot-{slot}.json"
+
+    def _image(self, slot: int, size: int) -> torch.Tensor:
+        """The slot's bytes as a shared mapping, shape ``(size,)``; kept mapped between writes."""
+        image = self._images[slot]
+        if image is None or image.numel() != size:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path = self.folder / f"slot-{slot}.bin"
+            path.unlink(missing_ok=True)
+            with open(path, "wb") as file:
+                # Reserve for real: a sparse file in a full /dev/shm would end
+                # the process with SIGBUS at the first write instead of an error.
+                os.posix_fallocate(file.fileno(), 0, max(size, 1))
+            image = _mapped(path, size)
+            self._images[slot] = image
+        return image
+
+    def _seal(self, slot: int, image: torch.Tensor, meta: dict[str, Any]) -> None:
+        started = time.perf_counter()
+        meta = {**meta, "crc32": _crc32(image)}
+        temporary = self.folder / f".slot-{slot}.json"
+        try:
+            temporary.write_text(json.dumps(meta))
+            temporary.rename(self._meta(slot))
+        except OSError as exc:
+            log.error("snapshot of step %d not committed: %s", meta["step"], exc)
+        self.seal_s = time.perf_counter() - started
+
+    def _read(self, slot: int) -> Found | None:
+        path = self._meta(slot)
+        if not path.exists():
+            return None
+        try:
+            meta = json.loads(path.read_text())
+            step, size, index = int(meta["step"]), int(meta["size_bytes"]), meta["index"]
+            skeleton, crc32 = str(meta["skeleton"]), int(meta["crc32"])
+            data = self.folder / f"slot-{slot}.bin"
+            if data.stat().st_size < size:
+                raise CheckpointCorrupt(f"{data.name} has {data.stat().st_size} of {size} bytes")
+            image = _mapped(data, size)
+            tensors = {
+                str(name): byte_view(image, int(at), str(dtype), [int(n) for n in shape])
+                for name, (at, dtype, shape) in index.items()
+            }
+        except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as exc:
+            raise CheckpointCorrupt(f"unreadable: {exc!r}") from exc
+        if _crc32(image) != crc32:
+            raise CheckpointCorrupt("the checksum of its data disagrees")
+        return Found(step, slot, Captured(skeleton, tensors))
+
+
+def _mapped(path: Path, size: int) -> torch.Tensor:
+    if size == 0:
+        return torch.empty(0, dtype=torch.uint8)
+    return torch.from_file(str(path), shared=True, size=size, dtype=torch.uint8)
+
+
+def _crc32(image: torch.Tensor) -> int:
+    """CRC-32 by pieces; zlib lets other threads run meanwhile."""
+    data = memoryview(image.numpy())
+    crc = 0
+    for start in range(0, len(data), _PIECE_BYTES):
+        crc = zlib.crc32(data[start : start + _PIECE_BYTES], crc)
+    return crc

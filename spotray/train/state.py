@@ -1,0 +1,79 @@
+"""What survives a preemption: one list, by name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+
+from spotray.errors import StateMismatch
+from spotray.train.capture import Captured, put_together, take_apart
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Anything with torch's pair of methods. It must be alike on all workers."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+
+
+class TrainState:
+    """Everything that must survive, by name, in one place."""
+
+    def __init__(self, parts: Mapping[str, Stateful]) -> None:
+        self.parts = dict(parts)
+
+    def capture(self) -> Captured:
+        """The state as it is now; its tensors are the live ones, nothing is copied."""
+        return take_apart({name: part.state_dict() for name, part in self.parts.items()})
+
+    def restore(self, captured: Captured, *, whence: str) -> None:
+        """Load a saved state into all parts.
+
+        Args:
+            captured: The saved state.
+            whence: Names the source in errors.
+
+        Raises:
+            StateMismatch: the saved state belongs to another job: a part is
+                missing, or a part does not take its state.
+            CheckpointCorrupt: the saved state does not fit itself.
+        """
+        saved = put_together(captured)
+        if missing := sorted(self.parts.keys() - saved.keys()):
+            raise StateMismatch(
+                f"{whence} has no state for {', '.join(missing)}: it was saved by another "
+                "training loop; give this job another name, or restore with the old loop"
+            )
+        if unused := sorted(saved.keys() - self.parts.keys()):
+            raise StateMismatch(
+                f"{whence} holds a state of {', '.join(unused)}, which this training loop does "
+                "not prepare; give this job another name, or prepare it"
+            )
+        for name, part in self.parts.items():
+            try:
+                part.load_state_dict(saved[name])
+            except (RuntimeError, KeyError, ValueError, TypeError) as exc:
+                detail = " ".join(str(exc).split())[:300]
+                raise StateMismatch(
+                    f"{whence} does not fit this job's {name}: {detail}; give this job another "
+                    "name, or restore with the model that saved it"
+                ) from exc
+
+
+def weights_sha256(modules: Mapping[str, nn.Module]) -> str:
+    """SHA-256 over names, types, shapes and bytes of all parameters and buffers."""
+    digest = hashlib.sha256()
+    for name in sorted(modules):
+        for key, value in sorted(modules[name].state_dict().items()):
+            if not isinstance(value, torch.Tensor):
+                continue
+            host = value.detach().to("cpu").contiguous()
+            digest.update(f"{name}/{key} {host.dtype} {tuple(host.shape)}\n".encode())
+            digest.update(memoryview(host.reshape(-1).view(torch.uint8).numpy()))
+    return digest.hexdigest()

@@ -1,0 +1,251 @@
+"""`ElasticTrainer`: Ray Train's TorchTrainer for machines that may be taken away."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import ray
+import ray.train
+from ray.exceptions import RayError
+from ray.train import RunConfig, ScalingConfig, TrainingFailedError
+from ray.train.torch import TorchConfig
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from spotray.errors import ConfigError, SpotrayError
+from spotray.events import JobEnded, JobStarted
+from spotray.ledger.journal import JournalWriter
+from spotray.storage import Store
+from spotray.train.config import SpotConfig
+from spotray.train.coordinator import Coordinator
+from spotray.train.ray_internals import SpotTorchTrainer, own_error, set_fast_recovery_env
+from spotray.train.worker import WorkerLoop
+
+log = logging.getLogger(__name__)
+
+JOB_FOLDER = "spotray"  # inside of the run's folder, beside Ray Train's own files
+_NAMESPACE = "spotray"
+_ACTOR_S = 60.0  # for a small actor's start on a loaded machine
+
+
+class ElasticTrainer:
+    """Trains on the nodes that are there, through preemptions, with the same result.
+
+    ::
+
+        trainer = spotray.ElasticTrainer(
+            train_loop,
+            train_loop_config={"lr": 1e-3},
+            scaling_config=ray.train.ScalingConfig(num_workers=(1, 4)),
+            run_config=ray.train.RunConfig(name="vit", storage_path="s3://bucket/runs"),
+        )
+        result = trainer.fit()
+
+    A loop that makes a `spotray.Run` keeps its state through every loss of nodes. A
+    plain Ray Train loop that does its own checkpoints runs too, and gets everything
+    but the saved state.
+
+    Args:
+        train_loop_per_worker: The training function, with or without a config
+            argument.
+        train_loop_config: Handed to it.
+        scaling_config: Ray Train's; ``num_workers=(min, max)`` makes the job elastic.
+        run_config: Ray Train's; ``storage_path`` must be reachable from all nodes. A
+            job of the same name goes on where it stopped.
+        spot: How the job guards itself; the defaults work.
+        torch_config: Ray Train's; by default NCCL with GPUs and gloo without.
+
+    Raises:
+        ConfigError: numbers of workers that make no sense.
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[..., Any],
+        *,
+        train_loop_config: dict[str, Any] | None = None,
+        scaling_config: ScalingConfig | None = None,
+        run_config: RunConfig | None = None,
+        spot: SpotConfig | None = None,
+        torch_config: TorchConfig | None = None,
+    ) -> None:
+        self.train_loop_per_worker = train_loop_per_worker
+        self.train_loop_config = dict(train_loop_config or {})
+        self.scaling_config = scaling_config or ScalingConfig()
+        self.spot = spot or SpotConfig()
+        self.torch_config = torch_config
+        self.run_config = _named(run_config or RunConfig())
+        _check_workers(self.scaling_config)
+
+    @property
+    def run_dir(self) -> str:
+        """The run's folder, for ``spotray status`` and ``spotray cost``."""
+        return self._run_store().url
+
+    def fit(self) -> ray.train.Result:
+        """Train to the end.
+
+        Returns:
+            Ray Train's result: the last reported metrics, and the final checkpoint
+            (readable by `torch.distributed.checkpoint`).
+
+        Raises:
+            ConfigError: the storage cannot be written, or an input of the loop is wrong.
+            StateMismatch: a job of this name trained another model or batch size.
+            ray.train.TrainingFailedError: the training function failed.
+        """
+        store = self._run_store().child(JOB_FOLDER)
+        store.check_writable()
+        if not ray.is_initialized():
+            ray.init()
+        set_fast_recovery_env()
+        run_id = _run_id(store)
+        name = str(self.run_config.name)
+        cluster_journal = self.spot.cluster_journal or os.environ.get("SPOTRAY_JOURNAL", "")
+        journal = JournalWriter(
+            store.child("journal"), writer=f"driver-{int(time.time() * 1000)}"
+        )
+        low, high = _workers(self.scaling_config)
+        journal.append(
+            JobStarted(
+                at_s=time.time(),
+                job=name,
+                run_id=run_id,
+                min_workers=low,
+                max_workers=high,
+                cluster_journal=cluster_journal,
+                labels=dict(self.spot.labels),
+            )
+        )
+        journal.flush()
+        status, why = "failed", ""
+        coordinator = None
+        try:
+            coordinator = self._start_coordinator(store, writes_nodes=not cluster_journal)
+            result = self._train(store, run_id, coordinator)
+            status = "finished"
+            return result
+        except TrainingFailedError as exc:
+            errors = getattr(exc, "worker_failures", {}).values()
+            if own := own_error(errors):
+                why = str(own)
+                raise own from exc
+            why = str(exc)[-300:]
+            raise
+        except (KeyboardInterrupt, SystemExit):
+            status = "interrupted"
+            raise
+        except SpotrayError as exc:
+            why = str(exc)
+            raise
+        finally:
+            if coordinator is not None:
+                _end_coordinator(coordinator)
+            journal.append(JobEnded(at_s=time.time(), job=name, status=status, why=why))
+            journal.close()
+
+    def status(self) -> dict[str, Any] | None:
+        """How far the job is, for a live view from another thread; None if nobody answers."""
+        try:
+            actor = ray.get_actor(_actor_name(str(self.run_config.name)), namespace=_NAMESPACE)
+            answer: dict[str, Any] = ray.get(actor.status.remote(), timeout=2)
+            return answer
+        except (ValueError, RayError):
+            return None
+
+    def _train(self, store: Store, run_id: str, coordinator: Any) -> ray.train.Result:
+        loop = WorkerLoop(
+            loop=self.train_loop_per_worker,
+            run_id=run_id,
+            store=store,
+            spot=self.spot,
+            coordinator=coordinator,
+        )
+
+        def train_loop(config: dict[str, Any]) -> Any:
+            return loop(config)
+
+        trainer = SpotTorchTrainer(
+            train_loop,
+            train_loop_config=self.train_loop_config,
+            torch_config=self.torch_config or TorchConfig(),
+            scaling_config=self.scaling_config,
+            run_config=self.run_config,
+            coordinator=coordinator,
+            max_idle_restarts=self.spot.max_restarts_without_progress,
+        )
+        return trainer.fit()
+
+    def _start_coordinator(self, store: Store, *, writes_nodes: bool) -> Any:
+        """The coordinator, on the driver's node: the one that a job cannot lose anyway."""
+        here = NodeAffinitySchedulingStrategy(
+            ray.get_runtime_context().get_node_id(), soft=False
+        )
+        resources = self.scaling_config._resources_per_worker_not_none
+        return (
+            ray.remote(Coordinator)
+            .options(
+                name=_actor_name(str(self.run_config.name)),
+                namespace=_NAMESPACE,
+                num_cpus=0,
+                max_concurrency=8,
+                scheduling_strategy=here,
+            )
+            .remote(store, self.spot, dict(resources), writes_nodes=writes_nodes)
+        )
+
+    def _run_store(self) -> Store:
+        filesystem = self.run_config.storage_filesystem
+        path = str(self.run_config.storage_path)
+        return Store.at(path, filesystem=filesystem).child(str(self.run_config.name))
+
+
+def _named(config: RunConfig) -> RunConfig:
+    name = config.name or f"spotray-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
+    return replace(config, name=name)
+
+
+def _check_workers(config: ScalingConfig) -> None:
+    low, high = _workers(config)
+    if low < 1 or high < low:
+        raise ConfigError(
+            f"num_workers=({low}, {high}): the least must be at least 1 and not above the most"
+        )
+
+
+def _workers(config: ScalingConfig) -> tuple[int, int]:
+    workers = config.num_workers
+    return (workers, workers) if isinstance(workers, int) else (workers[0], workers[1])
+
+
+def _actor_name(job: str) -> str:
+    return f"spotray-coordinator-{job}"
+
+
+def _run_id(store: Store) -> str:
+    """The run's id, made at its first start and found again at the next."""
+    try:
+        raw = json.loads(store.read("run.json"))
+        return str(raw["run_id"])
+    except FileNotFoundError:
+        run_id = uuid.uuid4().hex
+        store.write("run.json", json.dumps({"run_id": run_id}).encode())
+        return run_id
+    except (ValueError, KeyError, TypeError) as exc:
+        raise ConfigError(
+            f"{store.url}/run.json is damaged ({exc!r}): restore it, or give the job another name"
+        ) from exc
+
+
+def _end_coordinator(coordinator: Any) -> None:
+    try:
+        ray.get(coordinator.close.remote(), timeout=15)
+    except RayError as exc:
+        log.warning("the job's coordinator did not close its journal: %s", exc)
+    ray.kill(coordinator)
