@@ -1,0 +1,38 @@
+"""An in-memory cloud for tests: it says what its script says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spotray.cloud.provider import NodeOutlook
+from spotray.errors import MetadataError
+
+
+class FakeNotices:
+    """A `NoticeSource` that answers from a list, and repeats the last answer for ever.
+
+    An error in the list is raised in its turn. Assign ``script`` to change what comes
+    next.
+    """
+
+    def __init__(
+        self,
+        script: Iterable[NodeOutlook | MetadataError] = (),
+        *,
+        spot: bool = True,
+        poll_s: float = 1.0,
+    ) -> None:
+        self.script = list(script) or [NodeOutlook()]
+        self.spot = spot
+        self.poll_s = poll_s
+
+    def outlook(self) -> NodeOutlook:
+        said = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        if isinstance(said, MetadataError):
+            raise said
+        return said
+
+    def is_spot(self) -> bool:
+        if isinstance(self.script[0], MetadataError):  # a silent service is silent here too
+            raise self.script[0]
+        return self.spot
