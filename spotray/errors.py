@@ -17,6 +17,7 @@
     ├── StateMismatch           a saved state belongs to another model or batch size
     ├── WorldBroken             a peer is gone: the collective cannot finish
     ├── LabError                the laptop lab could not do what it was asked
+    ├── ClusterUnreachable      Ray's head does not answer; ask again later
     └── DrainRejected           Ray refused to drain the node
 
 A class exists because a caller acts differently on it. A preemption is not an
@@ -99,6 +100,10 @@ class WorldBroken(SpotrayError):
 
 class LabError(SpotrayError):
     """The laptop lab could not do what it was asked."""
+
+
+class ClusterUnreachable(SpotrayError):
+    """Ray's head does not answer; ask again later."""
 
 
 class DrainRejected(SpotrayError):
