@@ -287,6 +287,11 @@ class CrashingWriter(RuleBasedStateMachine):
         assert len(manifests.list_checkpoints(self.store)) <= keep_last
 
     @invariant()
+    def whatever_looks_committed_is_whole(self) -> None:
+        for _, name in manifests.list_checkpoints(self.store):
+            manifests.verify(self.store.child(name), manifests.read(self.store.child(name)))
+
+    @invariant()
     def the_newest_commit_is_found_whole(self) -> None:
         rejected: list[str] = []
         found = manifests.newest_valid(self.store, lambda name, why: rejected.append(name))
