@@ -67,6 +67,8 @@ class Run:
             the backward pass and promises no bits.
         drop_last: Leave out the shorter batch at an epoch's end.
         loader_workers: Processes that load samples; 0 loads in this one.
+        find_unused_parameters: As in torch's DistributedDataParallel, for ``"ddp"`` only:
+            the ordered sum needs no such hint.
 
     Raises:
         ConfigError: a size is below 1, or the micro-batch does not divide the
@@ -82,6 +84,7 @@ class Run:
         reduction: Literal["ordered", "ddp"] = "ordered",
         drop_last: bool = False,
         loader_workers: int = 0,
+        find_unused_parameters: bool = False,
     ) -> None:
         check_batch_sizes(global_batch_size, micro_batch_size)
         if reduction not in ("ordered", "ddp"):
@@ -95,6 +98,7 @@ class Run:
         self.loss: float | None = None  # mean over the last complete global batch
         self._drop_last = drop_last
         self._loader_workers = loader_workers
+        self._find_unused_parameters = find_unused_parameters
         self._session = session_module.current()
         self._world = self._session.world if self._session else World()
         self._models: dict[str, nn.Module] = {}
@@ -284,7 +288,10 @@ class Run:
             parts[name] = self._models[name] = one
             if self.reduction == "ddp" and self._world.size > 1:
                 return DistributedDataParallel(
-                    one, process_group=self._world.group, broadcast_buffers=False
+                    one,
+                    process_group=self._world.group,
+                    forward_sync_buffers=False,  # buffers go with the step's vector
+                    find_unused_parameters=self._find_unused_parameters,
                 )
             return one
         if isinstance(one, torch.optim.Optimizer):
