@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -306,13 +307,13 @@ def decode(line: str) -> Event:
     """
     try:
         raw = json.loads(line)
-    except ValueError as exc:
-        raise JournalError(f"not an event: {line[:80]!r}: {exc}") from exc
+    except (ValueError, RecursionError) as exc:
+        raise JournalError(f"not an event: {line[:80]!r}: {str(exc)[:80]}") from exc
     if not isinstance(raw, dict) or not isinstance(raw.get("kind"), str):
         raise JournalError(f"not an event (no kind): {line[:80]!r}")
     kind = raw.pop("kind")
     at_s = raw.get("at_s")
-    if isinstance(at_s, bool) or not isinstance(at_s, int | float):
+    if isinstance(at_s, bool) or not isinstance(at_s, int | float) or not _is_finite(at_s):
         raise JournalError(f"not an event (no time): {line[:80]!r}")
     cls = _KINDS.get(kind)
     if cls is None:
@@ -341,8 +342,13 @@ def _checked(kind: str, name: str, value: Any, hint: Any) -> Any:
     if isinstance(value, bool) or value is None or isinstance(value, str):
         if type(value) in options:
             return value
-    elif isinstance(value, int) and int in options:
+    elif type(value) in options:
         return value
-    elif isinstance(value, int | float) and float in options:
+    elif isinstance(value, int) and float in options and _is_finite(value):
         return float(value)
-    raise JournalError(f"not a {kind}: {name} is {value!r}")
+    raise JournalError(f"not a {kind}: {name} is {str(value)[:80]!r}")
+
+
+def _is_finite(number: float) -> bool:
+    """Whether a float can hold it: JSON's integers have no largest one."""
+    return abs(number) <= sys.float_info.max

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pickle
+import re
+
+import pytest
+
+from spotray import errors
+from spotray.errors import MarketError, SpotrayError, ThrottledError
+
+
+def tree(cls: type[SpotrayError]) -> list[type[SpotrayError]]:
+    return [cls, *(below for child in cls.__subclasses__() for below in tree(child))]
+
+
+def make(cls: type[SpotrayError]) -> SpotrayError:
+    fields: dict[str, object] = {}
+    if issubclass(cls, MarketError):
+        fields["market"] = "aws/us-east-1a/g5.xlarge/spot"
+    if issubclass(cls, ThrottledError):
+        fields["retry_after_s"] = 1.5
+    return cls("spots are out: try another zone", **fields)
+
+
+@pytest.mark.parametrize("cls", tree(SpotrayError), ids=lambda cls: cls.__name__)
+def test_an_error_survives_the_way_to_another_process(cls: type[SpotrayError]) -> None:
+    error = make(cls)
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is cls
+    assert str(again) == str(error) == "spots are out: try another zone"
+    assert vars(again) == vars(error)
+
+
+def test_the_drawn_tree_is_the_tree() -> None:
+    drawn = re.findall(r"^[ │├└─]*(\w+(?:Error|Corrupt|TooLate|Mismatch|Broken|Rejected))\b",
+                       errors.__doc__ or "", flags=re.MULTILINE)
+    assert sorted(drawn) == sorted(cls.__name__ for cls in tree(SpotrayError))
+
+
+def test_nothing_else_is_an_error_of_ours() -> None:
+    stray = [
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type)
+        and issubclass(value, Exception)
+        and not issubclass(value, SpotrayError)
+    ]
+    assert stray == []
