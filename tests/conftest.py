@@ -8,6 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine makes an example slow, not wrong.
+settings.register_profile(
+    "spotray", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("spotray")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
