@@ -25,14 +25,16 @@ class FakeNotices:
         self.script = list(script) or [NodeOutlook()]
         self.spot = spot
         self.poll_s = poll_s
+        self._silence: MetadataError | None = None  # the last answer, if it was none
 
     def outlook(self) -> NodeOutlook:
         said = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        self._silence = said if isinstance(said, MetadataError) else None
         if isinstance(said, MetadataError):
             raise said
         return said
 
     def is_spot(self) -> bool:
-        if isinstance(self.script[0], MetadataError):  # a silent service is silent here too
-            raise self.script[0]
+        if self._silence is not None:  # a silent service is silent here too
+            raise self._silence
         return self.spot
