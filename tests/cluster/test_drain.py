@@ -50,11 +50,9 @@ class Ray:
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
-        self._folder = tempfile.mkdtemp(prefix="spotray-")  # short: sockets' paths are
         common: dict[str, Any] = {
             "object_store_memory": 80 * 2**20,
             "include_dashboard": False,
-            "temp_dir": self._folder,
         }
         self.cluster = Cluster(
             initialize_head=True,
@@ -65,10 +63,6 @@ class Ray:
         # An address of its own, as each machine has; all of 127/8 is this machine.
         worker = self.cluster.add_node(num_cpus=1, node_ip_address=WORKER_IP, **common)
         self.worker_id: str = worker.node_id
-
-    def close(self) -> None:
-        self.cluster.shutdown()
-        shutil.rmtree(self._folder, ignore_errors=True)  # the last of Ray may still write
 
     def draining_s(self) -> dict[str, float]:
         """Deadlines of the nodes that are draining, Unix seconds."""
@@ -95,10 +89,13 @@ class Ray:
 
 
 @pytest.fixture
-def ray_cluster() -> Iterator[Ray]:
+def ray_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ray]:
+    folder = tempfile.mkdtemp(prefix="spotray-")  # not tmp_path: sockets' paths are short
+    monkeypatch.setenv("RAY_TMPDIR", folder)
     cluster = Ray()
     yield cluster
-    cluster.close()
+    cluster.cluster.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)  # the last of Ray may still write
 
 
 # A process of its own, so that this one never calls ray.init(); it prints when the
