@@ -116,7 +116,7 @@ def test_a_cancelled_notice_lets_a_later_one_drain_anew() -> None:
 
 def test_a_refused_drain_is_tried_at_the_next_poll_and_told_once() -> None:
     rig = Rig(noticed(120))
-    rig.refusals = [DrainRejected("no")] * 3 + [DrainRejected("not you")]
+    rig.refusals = [*[DrainRejected("no")] * 3, DrainRejected("not you")]
     rig.steps(6)
     assert rig.drains == [120]
     assert [event.why for event in rig.of(DrainRefused)] == ["no", "not you"]  # type: ignore[attr-defined]

@@ -59,6 +59,7 @@ class Ray:
             head_node_args={"num_cpus": 0, "gcs_server_port": free_port(), **common},
         )
         self.address: str = self.cluster.address
+        assert self.cluster.head_node is not None
         self.head_id: str = self.cluster.head_node.node_id
         # An address of its own, as each machine has; all of 127/8 is this machine.
         worker = self.cluster.add_node(num_cpus=1, node_ip_address=WORKER_IP, **common)
@@ -77,7 +78,7 @@ class Ray:
 
     def _state(self) -> Any:
         from ray._private.state import GlobalState
-        from ray._raylet import GcsClientOptions
+        from ray._raylet import GcsClientOptions  # type: ignore[attr-defined]
 
         state = GlobalState()
         state._initialize_global_state(

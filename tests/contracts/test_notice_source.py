@@ -20,7 +20,8 @@ DEADLINE_S = float(int(time.time()) + 120)  # whole seconds: EC2 tells no others
 class Cloud(Protocol):
     """A cloud that does what a test wants, and the source that reads it."""
 
-    source: NoticeSource
+    @property
+    def source(self) -> NoticeSource: ...
 
     def notice(self, at_s: float) -> None: ...
     def cancel(self) -> None: ...

@@ -5,7 +5,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from http.client import HTTPMessage
+from email.message import Message
 from urllib.error import HTTPError
 
 import pytest
@@ -37,7 +37,7 @@ def server(clock: FakeClock) -> Iterator[MetadataServer]:
         yield server
 
 
-def call(url: str, method: str = "GET", **headers: str) -> tuple[int, str, HTTPMessage]:
+def call(url: str, method: str = "GET", **headers: str) -> tuple[int, str, Message[str, str]]:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     request = urllib.request.Request(url, method=method, headers=named)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
