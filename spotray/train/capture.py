@@ -121,14 +121,12 @@ def put_together(captured: Captured) -> dict[str, Any]:
         if kind == "dtype":
             return dtype_named(inner)
         if kind in ("tuple", "set", "frozenset"):
-            plain = {"tuple": tuple, "set": set, "frozenset": frozenset}[kind]
-            return plain(build(v) for v in inner[0])
+            items = [build(v) for v in inner[0]]
+            return {"tuple": tuple, "set": set, "frozenset": frozenset}[kind](items)
         if kind == "deque":
             return deque((build(v) for v in inner[0]), maxlen=inner[1])
-        made = [(build(k), build(v)) for k, v in inner]
-        return {"Counter": lambda p: Counter(dict(p)), "OrderedDict": OrderedDict, "dict": dict}[
-            kind
-        ](made)
+        made = {build(k): build(v) for k, v in inner}
+        return {"Counter": Counter, "OrderedDict": OrderedDict, "dict": dict}[kind](made)
 
     try:
         state = build(json.loads(captured.skeleton))

@@ -159,15 +159,13 @@ class Checkpointer:
             seconds = time.perf_counter() - started
             self._outcome = Committed(step, name, seconds, blocked_s, size_bytes)
 
-    def _write(
-        self, staged: dict[str, torch.Tensor], name: str, step: int, epoch: int
-    ) -> None:
+    def _write(self, staged: dict[str, torch.Tensor], name: str, step: int, epoch: int) -> None:
         folder = self._store.child(name)
         world = self._world
         if world.rank == 0:
             # An older attempt at the same step, perhaps a damaged one, must not
             # lend its files to this one.
-            folder.delete_tree()
+            manifests.remove(folder)
         world.gather_objects(None, for_io=True)
         files = _FilesOnStore(folder)
         writer = FileSystemWriter("", sync_files=False)
@@ -229,7 +227,12 @@ def read_checkpoint(folder: Store, manifest: Manifest | None = None) -> Captured
     except CheckpointCorrupt:
         raise
     except (
-        OSError, RuntimeError, ValueError, KeyError, EOFError, pa.ArrowException,
+        OSError,
+        RuntimeError,
+        ValueError,
+        KeyError,
+        EOFError,
+        pa.ArrowException,
         CheckpointException,
     ) as exc:
         words = " ".join(str(exc).split())[:200]
@@ -255,9 +258,7 @@ def _part(captured: Captured, *, rank: int, size: int) -> dict[str, torch.Tensor
 class _FilesOnStore(FileSystemBase):
     """torch's file protocol over a `Store`; hashes what goes out, checks what comes in."""
 
-    def __init__(
-        self, store: Store, expected: Mapping[str, tuple[int, str]] | None = None
-    ) -> None:
+    def __init__(self, store: Store, expected: Mapping[str, tuple[int, str]] | None = None) -> None:
         self._store = store
         self._expected = expected
         self.written: dict[str, tuple[int, str]] = {}  # name -> size in bytes, SHA-256

@@ -134,9 +134,7 @@ def _require_complete(array: ArrowArray) -> None:
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    return (
-        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    )
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
 
 
 def _is_list(kind: pa.DataType) -> bool:

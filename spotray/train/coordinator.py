@@ -25,12 +25,14 @@ from spotray.events import (
     WorkerGroupLost,
     WorkerGroupStarted,
 )
-from spotray.ledger.journal import JournalWriter
+from spotray.ledger.journal import JournalWriter, read_journal
 from spotray.storage import Store
 from spotray.train.config import SpotConfig
 from spotray.train.session import StopRequest
 
 log = logging.getLogger(__name__)
+
+Leaving = tuple[float | None, list[str]]  # deadline (Unix seconds) and ids of leaving nodes
 
 _LOOK_EVERY_S = 0.5  # at Ray's nodes
 _MARKET_LABEL = "ray.io/market-type"
@@ -97,7 +99,7 @@ class Coordinator:
             return self._generation, int(self._progress["step"])
 
     def sync(
-        self, generation: int, progress: dict[str, Any], notice: tuple[float | None, list[str]] | None
+        self, generation: int, progress: dict[str, Any], notice: Leaving | None
     ) -> tuple[StopRequest | None, int, float]:
         """Rank 0 tells how far it is; the answer tells what to do.
 
@@ -145,9 +147,7 @@ class Coordinator:
         """The controller gave the worker group up; the last step that the job had reached."""
         with self._lock:
             self._append(
-                WorkerGroupLost(
-                    at_s=time.time(), generation=self._generation, cause=cause, why=why
-                )
+                WorkerGroupLost(at_s=time.time(), generation=self._generation, cause=cause, why=why)
             )
             return int(self._progress["step"])
 
@@ -170,9 +170,7 @@ class Coordinator:
 
     # -- inside --------------------------------------------------------------------
 
-    def _leave(
-        self, notice: tuple[float | None, list[str]], progress: dict[str, Any]
-    ) -> StopRequest | None:
+    def _leave(self, notice: Leaving, progress: dict[str, Any]) -> StopRequest | None:
         """Whether it is time to leave the nodes that will be taken."""
         deadline_s, leaving = notice
         leaving = [n for n in leaving if n in self._group]
@@ -242,10 +240,9 @@ class Coordinator:
 
 def _last_generation(store: Store) -> int:
     """The newest generation in the job's journal: a resumed job counts on."""
-    from spotray.ledger.journal import read_journal
-
     starts = [
-        e.generation for e in read_journal(store.child("journal"))
+        e.generation
+        for e in read_journal(store.child("journal"))
         if isinstance(e, WorkerGroupStarted)
     ]
     return max(starts, default=0)

@@ -34,9 +34,7 @@ class GradientExchange:
         self._params = self._trained()
         if any(p.is_complex() for p in self._params):
             raise ConfigError("complex parameters cannot be trained: use real pairs instead")
-        self._buffers = [
-            b for m in self._modules for b in m.buffers() if b.dtype is not torch.bool
-        ]
+        self._buffers = [b for m in self._modules for b in m.buffers() if b.dtype is not torch.bool]
         self._base = [b.detach().clone() for b in self._buffers]
         self._ordered = ordered
         self._riders = riders

@@ -6,6 +6,7 @@ wishes ride along with the step's gradient, so agreeing costs no message of its 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import mmap
 import struct
@@ -105,6 +106,7 @@ class Keeper:
         self._checkpoint: Committed | None = None
         self._steps = _Steps()
         self._told_at = now
+        self._told_any = False
         self._step_began_at = time.time()
         self._stop_why = ""
 
@@ -251,7 +253,8 @@ class Keeper:
         if link is not None and self._world.rank == 0:
             seconds = self._checkpoint.seconds if self._checkpoint else 0.0
             link.progress(step=step, epoch=epoch, loss=loss, checkpoint_s=seconds)
-        if time.monotonic() - self._told_at >= _JOURNAL_EVERY_S or self._is_first(step):
+        if time.monotonic() - self._told_at >= _JOURNAL_EVERY_S or not self._told_any:
+            # The first step of a worker group ends a recovery: it is told at once.
             self._tell_steps(step, loss)
         if wish.stop:
             self._tell_steps(step, loss)
@@ -290,16 +293,10 @@ class Keeper:
             self._slots.remove()
         if self._progress is not None:
             self._progress.remove()
+            with contextlib.suppress(OSError):  # not empty while another job is on this node
+                self._progress.path.parent.rmdir()
 
     # -- inside ----------------------------------------------------------------
-
-    def _is_first(self, step: int) -> bool:
-        """Whether ``step`` is the first of this worker group: told at once, it ends a recovery."""
-        first, self._seen_any = not self._seen_any, True
-        del step
-        return first
-
-    _seen_any = False
 
     def _snapshot_interval_s(self) -> float:
         if self._slots is None or self._session is None:
@@ -389,9 +386,7 @@ class Keeper:
         self._world.gather_objects(None)
         why = self._stop_why
         self._journal(
-            ResizeAgreed(
-                at_s=time.time(), generation=self._world.generation, step=step, why=why
-            )
+            ResizeAgreed(at_s=time.time(), generation=self._world.generation, step=step, why=why)
         )
         self._session.journal.flush()
         link = self._session.link
@@ -406,6 +401,7 @@ class Keeper:
         """Journal the steps since the last time."""
         steps, self._steps = self._steps, _Steps()
         self._told_at = time.monotonic()
+        self._told_any = True
         if not steps.ended_at_s:
             return
         began, self._step_began_at = self._step_began_at, steps.ended_at_s[-1]
@@ -427,8 +423,16 @@ class Keeper:
         log.warning("%s is left out: %s", path, why)
         self._journal(CheckpointRejected(at_s=time.time(), path=path, why=why))
 
-    def _journal(self, event: Restored | StepsDone | SnapshotTaken | CheckpointCommitted
-                 | CheckpointRejected | ResizeAgreed | Warned) -> None:
+    def _journal(
+        self,
+        event: Restored
+        | StepsDone
+        | SnapshotTaken
+        | CheckpointCommitted
+        | CheckpointRejected
+        | ResizeAgreed
+        | Warned,
+    ) -> None:
         if self._session is not None:
             self._session.journal.append(event)
 
@@ -440,7 +444,7 @@ class _ProgressFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "a+b") as file:
             file.truncate(8)
@@ -455,7 +459,7 @@ class _ProgressFile:
 
     def remove(self) -> None:
         self._map.close()
-        self._path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
 
 
-assert Wish.FIELDS == tuple(f.name for f in fields(Wish)), "riders follow the order of the fields"
+assert tuple(f.name for f in fields(Wish)) == Wish.FIELDS, "riders follow the order of the fields"

@@ -50,7 +50,12 @@ class ShardSource:
     """Fetches the samples of shards, in this process or in loader processes."""
 
     def __init__(
-        self, dataset: MapDataset, plan: BatchPlan, *, seed: int, collate: Collate | None,
+        self,
+        dataset: MapDataset,
+        plan: BatchPlan,
+        *,
+        seed: int,
+        collate: Collate | None,
         workers: int,
     ) -> None:
         self.plan = plan
@@ -110,9 +115,7 @@ class _ShardView(torch.utils.data.Dataset[Any]):
         return len(self._shards)
 
     def __getitem__(self, index: int) -> Any:
-        return _fetch(
-            self._dataset, self._collate, self._seed, self._epoch, self._shards[index]
-        )
+        return _fetch(self._dataset, self._collate, self._seed, self._epoch, self._shards[index])
 
 
 def _fetch(dataset: MapDataset, collate: Collate, seed: int, epoch: int, shard: Shard) -> Any:

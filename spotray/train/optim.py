@@ -42,8 +42,10 @@ class ElasticOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         if closure is not None:
-            raise TypeError("optimizers that need a closure cannot be prepared: the gradient of "
-                            "a global batch is summed once")
+            raise TypeError(
+                "optimizers that need a closure cannot be prepared: the gradient of "
+                "a global batch is summed once"
+            )
         if self._complete():
             self._inner.step()
         return None

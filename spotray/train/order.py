@@ -21,9 +21,7 @@ _ORDER_STREAM = 0x0D  # keeps the order's random numbers apart from those of the
 _WINDOW_BLOCKS = 4  # row groups that are open, and mixed, at one time
 
 
-def epoch_order(
-    length: int, *, seed: int, epoch: int, blocks: Sequence[int] | None = None
-) -> Ids:
+def epoch_order(length: int, *, seed: int, epoch: int, blocks: Sequence[int] | None = None) -> Ids:
     """Order of the samples in one epoch, shape ``(length,)``.
 
     Args:
@@ -89,8 +87,9 @@ class BatchPlan:
     def shard_ids(self, order: Ids, step: int, shard: int) -> Ids:
         """Sample ids of one shard, shape ``(<= micro_batch_size,)``."""
         start = step * self.global_batch_size + shard * self.micro_batch_size
-        stop = min(start + self.micro_batch_size, step * self.global_batch_size
-                   + self.batch_samples(step))
+        stop = min(
+            start + self.micro_batch_size, step * self.global_batch_size + self.batch_samples(step)
+        )
         return order[start:stop]
 
 

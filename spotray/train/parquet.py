@@ -154,9 +154,7 @@ class ParquetDataset(torch.utils.data.Dataset[Any]):
         store = self._store()
         remote = not store.can_append
         with store.fs.open_input_file(_full_path(store, group.file)) as stream:
-            file = pq.ParquetFile(
-                stream, metadata=self._footers.get(group.file), pre_buffer=remote
-            )
+            file = pq.ParquetFile(stream, metadata=self._footers.get(group.file), pre_buffer=remote)
             self._footers[group.file] = file.metadata
             if group.index >= file.metadata.num_row_groups:
                 raise _changed(self.url, group)
@@ -219,7 +217,9 @@ class ParquetDataset(torch.utils.data.Dataset[Any]):
             log.warning(
                 "%s: %d row groups take %.0f MiB and cache_bytes is %.0f MiB, so a shuffled pass "
                 "reads them again and again: raise cache_bytes, or write smaller row groups",
-                self.url, min(_OPEN_GROUPS, len(self._groups)), need / 2**20,
+                self.url,
+                min(_OPEN_GROUPS, len(self._groups)),
+                need / 2**20,
                 self._cache_bytes / 2**20,
             )
 
@@ -241,9 +241,7 @@ class ParquetDataset(torch.utils.data.Dataset[Any]):
         self._forget()
 
 
-def _groups(
-    file: str, footer: pq.FileMetaData, columns: Sequence[str]
-) -> list[_RowGroup]:
+def _groups(file: str, footer: pq.FileMetaData, columns: Sequence[str]) -> list[_RowGroup]:
     prefixes = tuple(f"{name}." for name in columns)
     found = []
     for index in range(footer.num_row_groups):

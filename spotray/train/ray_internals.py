@@ -19,14 +19,12 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
-from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.exceptions import (
     UserExceptionWithTraceback,
     WorkerHealthCheckFailedError,
@@ -50,6 +48,7 @@ from ray.train.v2.api.exceptions import (
     TrainingFailedError,
     WorkerGroupError,
 )
+from ray.train.v2.torch.torch_trainer import TorchTrainer
 
 from spotray.errors import SpotrayError, WorldBroken
 
@@ -107,14 +106,14 @@ class SpotTorchTrainer(TorchTrainer):
             coordinator=self._coordinator,
             max_idle_restarts=self._max_idle_restarts,
         )
-        if self.scaling_config.elasticity_enabled:
+        if not isinstance(self.scaling_config.num_workers, int):
             kwargs["scaling_policy"] = FreshScalingPolicy(
                 self.scaling_config, coordinator=self._coordinator
             )
         return super()._initialize_and_run_controller(**kwargs)
 
 
-class FreshScalingPolicy(ElasticScalingPolicy):  # type: ignore[misc]
+class FreshScalingPolicy(ElasticScalingPolicy):
     """Ray's elastic policy on a fresh view of the cluster, growing only at an agreed step."""
 
     def __init__(self, scaling_config: Any, *, coordinator: Any) -> None:
@@ -124,7 +123,7 @@ class FreshScalingPolicy(ElasticScalingPolicy):  # type: ignore[misc]
 
     def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
         self._seen_room = None
-        self._maybe_send_resource_request()
+        self._maybe_send_resource_request()  # type: ignore[no-untyped-call]
         fit = self._workers_that_fit(probe=True)
         if fit < self.scaling_config.min_workers:
             return NoopDecision()
@@ -134,7 +133,7 @@ class FreshScalingPolicy(ElasticScalingPolicy):  # type: ignore[misc]
         self, worker_group_state: WorkerGroupState, worker_group_status: WorkerGroupPollStatus
     ) -> ScalingDecision:
         del worker_group_status
-        self._maybe_send_resource_request()
+        self._maybe_send_resource_request()  # type: ignore[no-untyped-call]
         now = time.monotonic()
         fit = self._workers_that_fit(probe=False)
         if fit <= worker_group_state.num_workers:
@@ -167,15 +166,13 @@ class FreshScalingPolicy(ElasticScalingPolicy):  # type: ignore[misc]
             log.warning("Ray's autoscaling coordinator did not answer: %s", exc)
             return 0
         usable = usable_nodes(probe=probe)
-        return int(
-            self._count_possible_workers({n: r for n, r in reserved.items() if n in usable})
-        )
+        return int(self._count_possible_workers({n: r for n, r in reserved.items() if n in usable}))
 
     def _call(self, method: str, *args: Any) -> Any:
         return _ask(self._coordinator, method, *args)
 
 
-class LossPolicy(DefaultFailurePolicy):  # type: ignore[misc]
+class LossPolicy(DefaultFailurePolicy):
     """A lost node or process is not the user's failure; a bug of the user's is one at once.
 
     Restarts without any new step in between are limited: then the job itself is
@@ -196,7 +193,7 @@ class LossPolicy(DefaultFailurePolicy):  # type: ignore[misc]
         if not isinstance(training_failed_error, WorkerGroupError):
             return super().make_decision(training_failed_error)
         failures = training_failed_error.worker_failures
-        if own := own_error(failures.values()):
+        if own := own_error(training_failed_error):
             log.error("%s: %s", type(own).__name__, own)
             return FailureDecision.RAISE
         why = loss_of(failures)
@@ -211,15 +208,18 @@ class LossPolicy(DefaultFailurePolicy):  # type: ignore[misc]
         if self._idle_restarts >= self._max_idle_restarts:
             log.error(
                 "%d worker groups in a row were lost before a single step was done: %s",
-                self._idle_restarts, why,
+                self._idle_restarts,
+                why,
             )
             return FailureDecision.RAISE
         return FailureDecision.RETRY
 
 
-def own_error(errors: Iterable[Exception]) -> SpotrayError | None:
+def own_error(failed: TrainingFailedError) -> SpotrayError | None:
     """The first of spotray's own errors that a retry cannot mend, if there is one."""
-    for error in errors:
+    if not isinstance(failed, WorkerGroupError):
+        return None
+    for error in failed.worker_failures.values():
         base = getattr(error, "_base_exc", error)
         if isinstance(base, SpotrayError) and not isinstance(base, WorldBroken):
             return base
@@ -236,8 +236,9 @@ def loss_of(failures: dict[int, Exception]) -> str:
             lost.append(f"rank {rank}: {str(error).splitlines()[0][:120]}")
     if lost:
         return "; ".join(lost)
-    bases = [e._base_exc if isinstance(e, UserExceptionWithTraceback) else e
-             for e in failures.values()]
+    bases = [
+        e._base_exc if isinstance(e, UserExceptionWithTraceback) else e for e in failures.values()
+    ]
     # The peers of a lost worker fail first; Ray hears of the worker itself later.
     if bases and all(isinstance(b, WorldBroken) for b in bases):
         return f"peers failed: {str(bases[0])[:160]}"

@@ -57,9 +57,7 @@ class ShardSum:
     At most ``log2(shards) + 1`` buffers are alive at a time.
     """
 
-    def __init__(
-        self, held: range, shards: int, free: list[torch.Tensor] | None = None
-    ) -> None:
+    def __init__(self, held: range, shards: int, free: list[torch.Tensor] | None = None) -> None:
         """``free`` gets the vectors that are no longer needed, for the next shard."""
         self.held = held
         self._free = free if free is not None else []

@@ -28,7 +28,6 @@ from spotray.train.loader import (
 )
 from spotray.train.optim import ElasticGradScaler, ElasticOptimizer, ElasticScheduler
 from spotray.train.order import BatchPlan, check_batch_sizes
-from spotray.train.session import Session
 from spotray.train.state import Stateful, TrainState, weights_sha256
 from spotray.train.world import World
 
@@ -104,14 +103,14 @@ class Run:
         self._models: dict[str, nn.Module] = {}
         self._source: ShardSource | None = None
         self._scaler: ElasticGradScaler | None = None
-        self._tally: _Tally | None = None
-        self._exchange: GradientExchange | None = None
-        self._keeper: Keeper | None = None
+        self._prepared: _Prepared | None = None
         self._step_in_epoch = 0
         self._micro: _MicroBatch | None = None  # handed out, backward still to come
         self._complete = True  # no micro-batch of an unfinished step is under way
         self._wish = Wish()
         self._weights = ""
+        self._reported: dict[str, Any] = {}
+        self._unfinished_step = False  # the gradient is complete, the loop's body is not through
         # What the loop draws before prepare(), above all the model's first
         # weights, is then the same on all workers and in every run.
         seed_streams(seed)
@@ -155,26 +154,26 @@ class Run:
             StateMismatch: the saved state of this job's name belongs to another
                 model, batch size, seed or dataset.
         """
-        if self._exchange is not None:
+        if self._prepared is not None:
             raise ConfigError("run.prepare() was called twice: give it everything at once")
         parts: dict[str, Stateful] = {}
         results = [self._adopt(one, parts) for one in objects]
         if not self._models or self._source is None:
             lacking = "model" if not self._models else "dataset"
             raise ConfigError(f"run.prepare() got no {lacking}: training needs both")
-        audited = self._source.plan.length if self._audits else 0
-        if audited:
-            self._tally = _Tally(audited)
-            parts["audit"] = self._tally
+        audits = self._session is not None and self._session.spot.audit_samples
+        tally = _Tally(self._source.plan.length) if audits else None
+        if tally is not None:
+            parts["audit"] = tally
         parts["position"] = _Position(self)
-        wrapped = [r for r in results if isinstance(r, nn.Module)]
-        self._exchange = GradientExchange(
-            wrapped,
-            riders=_NAMED_RIDERS + audited,
+        exchange = GradientExchange(
+            [r for r in results if isinstance(r, nn.Module)],
+            riders=_NAMED_RIDERS + (len(tally.counts) if tally is not None else 0),
             ordered=self.reduction == "ordered",
         )
-        self._keeper = Keeper(self._session, self._world, TrainState(parts))
-        self._keeper.restore()
+        keeper = Keeper(self._session, self._world, TrainState(parts))
+        self._prepared = _Prepared(self._source, exchange, keeper, tally)
+        keeper.restore()
         return results[0] if len(results) == 1 else tuple(results)
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -203,32 +202,33 @@ class Run:
                 "run.backward() belongs into the loop over the loader, once for each batch: add "
                 "up several losses before it"
             )
-        assert self._exchange is not None and self._keeper is not None
+        ready = self._ready
         self._micro = None
         ddp_share = self._world.size if self.reduction == "ddp" else 1
-        (loss * (micro.weight * ddp_share)).backward()  # type: ignore[no-untyped-call]
+        (loss * (micro.weight * ddp_share)).backward()
         scale = float(self._scaler.get_scale()) if self._scaler is not None else 1.0
         riders = [float(loss.detach()) / scale * micro.weight, float(micro.samples)]
-        riders += self._keeper.wishes() if micro.shard.last else [0.0] * len(Wish.FIELDS)
-        if self._tally is not None:
-            riders += self._tally.uses(micro.shard)
+        riders += ready.keeper.wishes() if micro.shard.last else [0.0] * len(Wish.FIELDS)
+        if ready.tally is not None:
+            riders += ready.tally.uses(micro.shard)
         index = micro.shard.index if micro.shard.real else None
-        self._exchange.collect(index, weight=micro.weight, riders=riders)
+        ready.exchange.collect(index, weight=micro.weight, riders=riders)
         if not micro.shard.last:
-            self._exchange.hide()
+            ready.exchange.hide()
             return
-        total = self._exchange.finish(self._world)
+        total = ready.exchange.finish(self._world)
         self.loss = total[0]
         self._wish = Wish.from_riders(total[2:_NAMED_RIDERS])
-        self._keeper.samples = round(total[1])
-        if self._tally is not None:
-            self._tally.add(total[_NAMED_RIDERS:])
+        ready.keeper.samples = round(total[1])
+        if ready.tally is not None:
+            ready.tally.add(total[_NAMED_RIDERS:])
         self._complete = True
         self._unfinished_step = True
 
     def report(self, metrics: Mapping[str, Any]) -> None:
         """Report metrics to the journal and to Ray Train; call it on all workers alike."""
         full = {**metrics, "epoch": self.epoch, "step": self.step, "loss": self.loss}
+        self._reported = full
         if self._session is None:
             log.info("epoch %d, step %d: %s", self.epoch, self.step, full)
             return
@@ -247,8 +247,9 @@ class Run:
     def finish(self) -> None:
         """Commit the last checkpoint and tell that training is done."""
         self._end_step()
-        if self._keeper is None or self._session is None:
+        if self._prepared is None or self._session is None:
             return
+        keeper = self._prepared.keeper
         self._weights = weights_sha256(self._models)
         alike = self._world.gather_objects(self._weights)
         if len(set(alike)) > 1 and self.reduction == "ordered":
@@ -256,9 +257,13 @@ class Run:
                 f"the workers ended with different weights ({[h[:8] for h in alike]}): something "
                 "outside of run.prepare() changes the model on one worker only"
             )
-        path = self._keeper.final_checkpoint(self.step, self.epoch)
-        metrics = {"epoch": self.epoch, "step": self.step, "loss": self.loss,
-                   "weights_sha256": self._weights}
+        path = keeper.final_checkpoint(self.step, self.epoch)
+        metrics = {
+            **self._reported,
+            "step": self.step,
+            "loss": self.loss if self.loss is not None else self._reported.get("loss"),
+            "weights_sha256": self._weights,
+        }
         self._session.journal.append(
             TrainingDone(
                 at_s=time.time(), step=self.step, weights_sha256=self._weights, metrics=metrics
@@ -267,15 +272,15 @@ class Run:
         self._session.journal.flush()
         if self._session.link is not None:
             self._session.link.report(metrics, path)
-        self._keeper.remove_snapshots()
+        keeper.remove_snapshots()
 
     # -- inside ----------------------------------------------------------------
 
-    _unfinished_step = False  # the gradient is complete, the loop's body is not through
-
     @property
-    def _audits(self) -> bool:
-        return self._session is not None and self._session.spot.audit_samples
+    def _ready(self) -> _Prepared:
+        if self._prepared is None:
+            raise ConfigError("call run.prepare(model, optimizer, dataset) first")
+        return self._prepared
 
     def _is_complete(self) -> bool:
         return self._complete
@@ -319,28 +324,31 @@ class Run:
             drop_last=self._drop_last,
         )
         self._source = ShardSource(
-            dataset, plan, seed=self.seed, collate=collate,
+            dataset,
+            plan,
+            seed=self.seed,
+            collate=collate,
             workers=self._loader_workers or workers,
         )
         return _Loader(self)
 
     def _micro_batches(self) -> Iterator[Any]:
         """Batches of the rest of the epoch; the work between two steps happens in here."""
-        assert self._source is not None and self._exchange is not None
-        plan, epoch = self._source.plan, self.epoch
+        source, exchange = self._ready.source, self._ready.exchange
+        plan, epoch = source.plan, self.epoch
 
         def shards() -> Iterator[Shard]:
             for step in range(self._step_in_epoch, plan.steps_per_epoch):
-                yield from self._source.shards_of(  # type: ignore[union-attr]
+                yield from source.shards_of(
                     epoch, step, world_size=self._world.size, rank=self._world.rank
                 )
 
-        for shard, batch in self._source.batches(epoch, shards()):
+        for shard, batch in source.batches(epoch, shards()):
             self._check_backward_was_called()
             if self._complete:
                 self._end_step()
                 self._begin_step(shard.step)
-            self._exchange.begin_shard(last=shard.last)
+            exchange.begin_shard(last=shard.last)
             size = plan.batch_samples(shard.step)
             samples = len(shard.ids) if shard.real else 0
             self._micro = _MicroBatch(shard=shard, samples=samples, weight=samples / size)
@@ -358,13 +366,12 @@ class Run:
             )
 
     def _begin_step(self, step: int) -> None:
-        assert self._source is not None and self._exchange is not None
-        shards = self._source.plan.shard_count(step)
-        mine = self._source.shards_of(
+        source = self._ready.source
+        mine = source.shards_of(
             self.epoch, step, world_size=self._world.size, rank=self._world.rank
         )
         held = range(mine[0].index, mine[-1].index + 1) if mine[0].real else range(0)
-        self._exchange.begin_step(held, shards)
+        self._ready.exchange.begin_step(held, source.plan.shard_count(step))
         self._complete = False
 
     def _end_step(self) -> None:
@@ -372,31 +379,48 @@ class Run:
         if not self._unfinished_step:
             return
         self._unfinished_step = False
-        assert self._keeper is not None and self._source is not None
+        ready = self._ready
         self._step_in_epoch += 1
         self.step += 1
-        if self._step_in_epoch == self._source.plan.steps_per_epoch and self._tally is not None:
-            self._audit()
-        self._keeper.step_done(self.step, self.epoch, self.loss, self._wish)
+        if self._step_in_epoch == ready.source.plan.steps_per_epoch and ready.tally is not None:
+            self._audit(ready.tally, ready.source.plan)
+        ready.keeper.step_done(self.step, self.epoch, self.loss, self._wish)
 
-    def _audit(self) -> None:
-        assert self._tally is not None and self._session is not None and self._source is not None
-        plan = self._source.plan
+    def _audit(self, tally: _Tally, plan: BatchPlan) -> None:
+        assert self._session is not None, "only a session asks for an audit"
         due = plan.length
         if self._drop_last:
             due = plan.steps_per_epoch * plan.global_batch_size
-        counts = self._tally.counts
+        counts = tally.counts
         once = int((counts == 1).sum()) == due and int(counts.sum()) == due
         self._session.journal.append(
             EpochAudited(
-                at_s=time.time(), epoch=self.epoch, samples=plan.length, exactly_once=once,
-                most=int(counts.max()), fewest=int(counts.min()),
+                at_s=time.time(),
+                epoch=self.epoch,
+                samples=plan.length,
+                exactly_once=once,
+                most=int(counts.max()),
+                fewest=int(counts.min()),
             )
         )
         if not once:
-            log.error("epoch %d: samples were used %d to %d times instead of once",
-                      self.epoch, int(counts.min()), int(counts.max()))
+            log.error(
+                "epoch %d: samples were used %d to %d times instead of once",
+                self.epoch,
+                int(counts.min()),
+                int(counts.max()),
+            )
         counts.zero_()
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """What `Run.prepare` made of the user's objects."""
+
+    source: ShardSource
+    exchange: GradientExchange
+    keeper: Keeper
+    tally: _Tally | None
 
 
 @dataclass(frozen=True)
@@ -445,9 +469,7 @@ class _Position:
     def _fixed(self) -> dict[str, int]:
         run = self._run
         assert run._source is not None
-        values = (
-            run.global_batch_size, run.micro_batch_size, run.seed, run._source.plan.length
-        )
+        values = (run.global_batch_size, run.micro_batch_size, run.seed, run._source.plan.length)
         return dict(zip(self._FIXED, values, strict=True))
 
 

@@ -36,9 +36,7 @@ class JobLink(Protocol):
         """What the coordinator wants, as far as this worker heard. Never blocks."""
         ...
 
-    def progress(
-        self, *, step: int, epoch: int, loss: float | None, checkpoint_s: float
-    ) -> None:
+    def progress(self, *, step: int, epoch: int, loss: float | None, checkpoint_s: float) -> None:
         """Tell how far this worker group is, and how long a checkpoint takes. Never blocks."""
         ...
 

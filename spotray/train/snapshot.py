@@ -8,7 +8,6 @@ there. So one slot is valid at any moment, wherever a process is killed.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
@@ -120,8 +119,6 @@ class SnapshotSlots:
         self.wait()
         self._images = [None, None]
         shutil.rmtree(self.folder, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            self.folder.parent.rmdir()  # only when no other run is in there
 
     def _meta(self, slot: int) -> Path:
         return self.folder / f"slot-{slot}.json"
@@ -183,7 +180,7 @@ def _mapped(path: Path, size: int) -> torch.Tensor:
 
 def _crc32(image: torch.Tensor) -> int:
     """CRC-32 by pieces; zlib lets other threads run meanwhile."""
-    data = memoryview(image.numpy())
+    data = image.numpy().data
     crc = 0
     for start in range(0, len(data), _PIECE_BYTES):
         crc = zlib.crc32(data[start : start + _PIECE_BYTES], crc)

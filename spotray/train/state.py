@@ -75,5 +75,5 @@ def weights_sha256(modules: Mapping[str, nn.Module]) -> str:
                 continue
             host = value.detach().to("cpu").contiguous()
             digest.update(f"{name}/{key} {host.dtype} {tuple(host.shape)}\n".encode())
-            digest.update(memoryview(host.reshape(-1).view(torch.uint8).numpy()))
+            digest.update(host.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

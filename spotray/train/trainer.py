@@ -14,8 +14,9 @@ from typing import Any
 import ray
 import ray.train
 from ray.exceptions import RayError
-from ray.train import RunConfig, ScalingConfig, TrainingFailedError
+from ray.train import RunConfig
 from ray.train.torch import TorchConfig
+from ray.train.v2.api.config import ScalingConfig  # ray.train's own, as type checkers see it
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from spotray.errors import ConfigError, SpotrayError
@@ -24,7 +25,12 @@ from spotray.ledger.journal import JournalWriter
 from spotray.storage import Store
 from spotray.train.config import SpotConfig
 from spotray.train.coordinator import Coordinator
-from spotray.train.ray_internals import SpotTorchTrainer, own_error, set_fast_recovery_env
+from spotray.train.ray_internals import (
+    SpotTorchTrainer,
+    TrainingFailedError,
+    own_error,
+    set_fast_recovery_env,
+)
 from spotray.train.worker import WorkerLoop
 
 log = logging.getLogger(__name__)
@@ -108,9 +114,7 @@ class ElasticTrainer:
         run_id = _run_id(store)
         name = str(self.run_config.name)
         cluster_journal = self.spot.cluster_journal or os.environ.get("SPOTRAY_JOURNAL", "")
-        journal = JournalWriter(
-            store.child("journal"), writer=f"driver-{int(time.time() * 1000)}"
-        )
+        journal = JournalWriter(store.child("journal"), writer=f"driver-{int(time.time() * 1000)}")
         low, high = _workers(self.scaling_config)
         journal.append(
             JobStarted(
@@ -132,8 +136,7 @@ class ElasticTrainer:
             status = "finished"
             return result
         except TrainingFailedError as exc:
-            errors = getattr(exc, "worker_failures", {}).values()
-            if own := own_error(errors):
+            if own := own_error(exc):
                 why = str(own)
                 raise own from exc
             why = str(exc)[-300:]
@@ -184,9 +187,7 @@ class ElasticTrainer:
 
     def _start_coordinator(self, store: Store, *, writes_nodes: bool) -> Any:
         """The coordinator, on the driver's node: the one that a job cannot lose anyway."""
-        here = NodeAffinitySchedulingStrategy(
-            ray.get_runtime_context().get_node_id(), soft=False
-        )
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         resources = self.scaling_config._resources_per_worker_not_none
         return (
             ray.remote(Coordinator)

@@ -84,9 +84,7 @@ class WorkerLoop:
         context = ray.train.get_context()
         device = ray.train.torch.get_device()
         if dist.is_initialized():
-            world = World.from_process_group(
-                device=device, local_rank=context.get_local_rank()
-            )
+            world = World.from_process_group(device=device, local_rank=context.get_local_rank())
         else:
             world = World(device=device)
         node_ids = world.gather_objects(ray.get_runtime_context().get_node_id())
@@ -123,12 +121,8 @@ class RayLink:
     def asks_to_stop(self) -> StopRequest | None:
         return self._stop
 
-    def progress(
-        self, *, step: int, epoch: int, loss: float | None, checkpoint_s: float
-    ) -> None:
-        self._progress = {
-            "step": step, "epoch": epoch, "loss": loss, "checkpoint_s": checkpoint_s
-        }
+    def progress(self, *, step: int, epoch: int, loss: float | None, checkpoint_s: float) -> None:
+        self._progress = {"step": step, "epoch": epoch, "loss": loss, "checkpoint_s": checkpoint_s}
 
     def held(self, *, step: int, why: str) -> None:
         notice = self._context.notice()
@@ -159,9 +153,7 @@ class RayLink:
         folder = Store.at(checkpoint, filesystem=None) if "://" in checkpoint else None
         root = folder.root if folder is not None else checkpoint
         pointer = ray.train.Checkpoint(root, filesystem=self._store.fs)
-        ray.train.report(
-            dict(metrics), checkpoint=pointer, checkpoint_upload_mode=mode.NO_UPLOAD
-        )
+        ray.train.report(dict(metrics), checkpoint=pointer, checkpoint_upload_mode=mode.NO_UPLOAD)
 
     def close(self) -> None:
         """End the thread that talks to the coordinator."""

@@ -16,6 +16,9 @@ import torch.distributed as dist
 
 from spotray.errors import WorldBroken
 
+# torch 2.13 renamed it.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
 
 class World:
     """Rank, size, process group and generation of the workers that step together."""
@@ -91,7 +94,7 @@ class World:
     def all_gather(self, total: torch.Tensor, mine: torch.Tensor) -> None:
         """Concatenate every worker's tensor, in the order of ranks."""
         with _peers("all-gather"):
-            dist.all_gather_into_tensor(total, mine, group=self.group)
+            _all_gather(total, mine, group=self.group)
 
     def sum_(self, tensor: torch.Tensor) -> None:
         """All-reduce in place, with no promise about the order of the sum."""

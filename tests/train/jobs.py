@@ -45,9 +45,14 @@ class ConvNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(),
-            nn.Conv2d(8, 16, 3, stride=2), nn.BatchNorm2d(16), nn.ReLU(),
-            nn.Flatten(), nn.LazyLinear(10),
+            nn.Conv2d(1, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Conv2d(8, 16, 3, stride=2),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.LazyLinear(10),
         )
         self.body(torch.zeros(2, 1, 8, 8))
         self.register_buffer("mask", torch.tensor([0.0, float("-inf")]))
@@ -170,23 +175,32 @@ def train(
                     run._end_step()
                     _settle(run)
                     raw = getattr(net, "module", net)
-                    return {"events": journal.events, "losses": losses,
-                            "state": _plain(raw, optimizer, scheduler), "step": run.step}
+                    return {
+                        "events": journal.events,
+                        "losses": losses,
+                        "state": _plain(raw, optimizer, scheduler),
+                        "step": run.step,
+                    }
         run.finish()
         raw = getattr(net, "module", net)
-        return {"events": journal.events, "losses": losses, "step": run.step,
-                "counter": counter.batches,
-                "state": _plain(raw, optimizer, scheduler), "sha256": run._weights}
+        return {
+            "events": journal.events,
+            "losses": losses,
+            "step": run.step,
+            "counter": counter.batches,
+            "state": _plain(raw, optimizer, scheduler),
+            "sha256": run._weights,
+        }
     finally:
         session_module.enter(None)
 
 
 def _settle(run: Run) -> None:
     """End the threads beside training, so that they do not outlive the process group."""
-    keeper = run._keeper
-    if keeper is not None and keeper._slots is not None:
+    keeper = run._ready.keeper
+    if keeper._slots is not None:
         keeper._slots.wait()
-    if keeper is not None and keeper._checkpoints is not None:
+    if keeper._checkpoints is not None:
         keeper._checkpoints.wait()
         keeper._collect_checkpoint()
 

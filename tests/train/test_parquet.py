@@ -196,7 +196,9 @@ KINDS = {
     "list of one length": (pa.list_(pa.int16()), [[1, 2]] * 3, torch.int16),
     "large list": (pa.large_list(pa.int64()), [[1], [], [2, 3]], torch.int64),
     "ragged rows of pairs": (
-        pa.list_(pa.list_(pa.float32(), 2)), [[[1, 2]], [], [[3, 4], [5, 6]]], torch.float32,
+        pa.list_(pa.list_(pa.float32(), 2)),
+        [[[1, 2]], [], [[3, 4], [5, 6]]],
+        torch.float32,
     ),
 }
 

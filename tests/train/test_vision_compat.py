@@ -79,7 +79,8 @@ def test_a_mended_operator_says_that_it_has_no_body(tmp_path: Path) -> None:
         "    print(type(exc).__name__)\n"
     )
     assert run(code, path=fake_torchvision(tmp_path, "0.28.0+cu130")) in (
-        "NotImplementedError", "AttributeError",
+        "NotImplementedError",
+        "AttributeError",
     )
 
 
