@@ -22,6 +22,7 @@ from spotray.events import (
     encode,
 )
 
+_Fact = JobStarted | JobEnded | NodeUp | NodeDown | PriceChanged | WorkerGroupStarted
 Span = tuple[float, float]  # from, to; Unix seconds
 
 
@@ -83,9 +84,15 @@ def cost(
         until_s: leave out what came after; nodes still up and jobs still running count
             until then. Default: the last event's time.
     """
+    everything = list(events)
+    end_s = until_s
+    if end_s is None:
+        end_s = max((event.at_s for event in everything), default=0.0)
     # One order for events of one time, whoever wrote them first.
-    facts = sorted(events, key=lambda event: (event.at_s, encode(event)))
-    end_s = until_s if until_s is not None else (facts[-1].at_s if facts else 0.0)
+    facts: list[Event] = sorted(
+        (event for event in everything if isinstance(event, _Fact)),
+        key=lambda event: (event.at_s, encode(event)),
+    )
     windows = _windows(facts, from_s=from_s, until_s=end_s)
     prices = _Prices(facts)
     nodes = [

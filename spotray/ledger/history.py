@@ -16,6 +16,8 @@ from spotray.events import (
     encode,
 )
 
+_GroupFact = WorkerGroupStarted | WorkerGroupLost | Restored | ResizeAgreed | StepsDone
+
 
 @dataclass(kw_only=True)
 class StepRun:
@@ -71,16 +73,16 @@ def groups(events: Iterable[Event]) -> list[Group]:
     group of its generation since the last `JobStarted`. A group whose start was not
     seen is made up from its other facts.
     """
-    facts = sorted(events, key=lambda event: (event.at_s, encode(event)))
+    facts = sorted(
+        (event for event in events if isinstance(event, _GroupFact | JobStarted)),
+        key=lambda event: (event.at_s, encode(event)),
+    )
     by_key: dict[tuple[int, int], Group] = {}
     batches: dict[tuple[int, int], list[StepsDone]] = {}
     life = 0
     for event in facts:
         if isinstance(event, JobStarted):
             life += 1
-        if not isinstance(
-            event, WorkerGroupStarted | WorkerGroupLost | Restored | ResizeAgreed | StepsDone
-        ):
             continue
         key = (life, event.generation)
         group = by_key.setdefault(

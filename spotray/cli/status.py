@@ -1,0 +1,188 @@
+"""``spotray status RUN_DIR``: where a run stands."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spotray.clock import Clock
+    from spotray.ledger.rundir import RunReader
+    from spotray.ledger.summary import RunSummary
+
+_FOLLOW_S = 2.0  # between two looks at the journal
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "status",
+        help="where a run stands: step, nodes, goodput, losses, cost",
+        description="Show where a run stands, from its journal alone.",
+    )
+    parser.add_argument(
+        "run_dir", metavar="RUN_DIR", help="storage_path/name of the run; path or URL"
+    )
+    parser.add_argument(
+        "--recoveries", action="store_true", help="one line for each loss and resize"
+    )
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="print the result object")
+    shown.add_argument("--follow", action="store_true", help="go on until the job ends")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print a run's status."""
+    from spotray.cli.tables import print_json
+    from spotray.clock import SystemClock
+    from spotray.ledger.rundir import RunReader
+    from spotray.ledger.summary import summarize
+
+    reader = RunReader(args.run_dir)
+    if args.follow:
+        follow(reader, clock=SystemClock())
+    summary = summarize(reader.poll())
+    if args.json:
+        print_json(summary)
+    else:
+        show(summary, now_s=time.time(), recoveries=args.recoveries)
+    return 0
+
+
+def follow(reader: RunReader, *, clock: Clock) -> None:
+    """Print a line whenever a run moves on, until its job ends."""
+    from spotray.ledger.summary import summarize
+
+    in_place = sys.stdout.isatty()
+    before = ""
+    try:
+        while True:
+            summary = summarize(reader.poll())
+            line = headline(summary)
+            if line != before:
+                # On a terminal the line is written over; a log gets each of them.
+                print(f"\r\x1b[K{line}" if in_place else line, end="" if in_place else "\n")
+                sys.stdout.flush()
+                before = line
+            if summary.state != "running":
+                return
+            clock.sleep(_FOLLOW_S)
+    finally:
+        if in_place:
+            print()
+
+
+def headline(summary: RunSummary) -> str:
+    """The run in one line."""
+    loss = "" if summary.loss is None else f", loss {summary.loss:.4g}"
+    epoch = "" if summary.epoch is None else f", epoch {summary.epoch}"
+    job = f"{summary.job or summary.run_dir}: {summary.state}"
+    workers = f"{summary.world_size} workers ({summary.min_workers} to {summary.max_workers})"
+    return f"{job}, step {summary.step}{epoch}{loss}, {workers}; {summary.last_event}"
+
+
+def show(summary: RunSummary, *, now_s: float, recoveries: bool) -> None:
+    """Print a status for people."""
+    from spotray.cli.tables import duration, percent, print_table, usd
+
+    time_spent, losses, money = summary.goodput, summary.recovery, summary.cost
+    print(headline(summary))
+    if summary.why:
+        print(f"why         {summary.why}")
+    if summary.state == "running":
+        print(f"last event  {duration(max(0.0, now_s - summary.until_s))} ago")
+    lost = [f"{cause} {duration(s)}" for cause, s in time_spent.lost_s.items() if s >= 0.05]
+    print(
+        f"time        {duration(time_spent.wall_s)}, goodput {percent(time_spent.goodput_frac)}"
+        f" ({time_spent.steps} steps){'; ' if lost else ''}{', '.join(lost)}"
+    )
+    print(
+        f"losses      {losses.preemptions_noticed} preemptions with notice "
+        f"({losses.steps_lost_noticed} steps lost), {losses.preemptions_silent} without "
+        f"(at most {losses.steps_lost_silent_max} steps lost at once, "
+        f"{losses.steps_lost_all_max} when all nodes went)"
+    )
+    print(
+        f"recovery    median {duration(losses.recovery_s_median)}, "
+        f"longest {duration(losses.recovery_s_max)}"
+    )
+    print(
+        f"saved       checkpoint of step {_or_none(summary.checkpoint_step)}, "
+        f"snapshot of step {_or_none(summary.snapshot_step)}"
+    )
+    print(
+        f"cost        {usd(money.total.cost_usd)}, "
+        f"on demand {usd(money.total.on_demand_cost_usd)}, "
+        f"saved {percent(money.saved_frac)}{_unknown_time(summary)}"
+    )
+    for warning in summary.warnings:
+        print(f"warning     {warning}")
+    if summary.damaged_lines:
+        print(f"warning     {summary.damaged_lines} damaged journal lines were left out")
+    if summary.nodes:
+        print()
+        _show_nodes(summary)
+    if recoveries and losses.recoveries:
+        print()
+        print_table("Recoveries", *_recovery_rows(summary))
+
+
+def _show_nodes(summary: RunSummary) -> None:
+    from spotray.cli.tables import duration, print_table, usd
+    from spotray.ledger.describe import short
+
+    print_table(
+        "Nodes",
+        ["node", "id", "market", "state", ">for", "worker", ">per hour"],
+        [
+            [
+                node.name or "-",
+                short(node.node_id),
+                node.market or "unknown",
+                node.state,
+                duration(summary.until_s - node.since_s),
+                "yes" if node.has_worker else "",
+                usd(node.usd_per_hour),
+            ]
+            for node in summary.nodes
+        ],
+    )
+
+
+def _recovery_rows(summary: RunSummary) -> tuple[list[str], list[list[str]]]:
+    from spotray.cli.tables import duration
+    from spotray.ledger.describe import short
+
+    began_s = summary.started_at_s or 0.0
+    columns = [">at", "kind", "workers", ">took", ">detect", ">form", ">restore", ">replay"]
+    columns += [">steps lost", "from", "nodes"]
+    rows = [
+        [
+            duration(one.lost_at_s - began_s),
+            one.kind + (", all nodes" if one.all_lost else ""),
+            f"{one.world_before} -> {one.world_after}",
+            duration(one.seconds),
+            duration(one.detect_s),
+            duration(one.form_s),
+            duration(one.restore_s),
+            duration(one.replay_s),
+            "?" if one.steps_lost is None else str(one.steps_lost),
+            one.source or "?",
+            " ".join(short(node_id) for node_id in one.node_ids),
+        ]
+        for one in summary.recovery.recoveries
+    ]
+    return columns, rows
+
+
+def _unknown_time(summary: RunSummary) -> str:
+    from spotray.cli.cost import unknown_time
+
+    return unknown_time(summary.cost)
+
+
+def _or_none(step: int | None) -> str:
+    return "none" if step is None else str(step)

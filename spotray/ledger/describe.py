@@ -1,0 +1,96 @@
+"""An event in a few words, for logs and live views."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from spotray.events import (
+    CheckpointCommitted,
+    CheckpointRejected,
+    Drained,
+    Event,
+    JobEnded,
+    JobStarted,
+    NodeDown,
+    NodeUp,
+    NoticeReceived,
+    ResizeAgreed,
+    Restored,
+    SnapshotTaken,
+    StepsDone,
+    TrainingDone,
+    Unknown,
+    Warned,
+    WorkerGroupLost,
+    WorkerGroupStarted,
+)
+
+_SHOWN_CHARS = 100
+
+
+def describe(event: Event) -> str:
+    """One line about an event, without its time.
+
+    >>> describe(NodeDown(at_s=5.0, node_id="0123456789abcdef", cause="preemption"))
+    'node 01234567 down: preemption, without notice'
+    """
+    text = " ".join(_words(event).split())
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 3] + "..."
+
+
+def short(node_id: str) -> str:
+    """Enough of a node id to tell it from others."""
+    return node_id[:8]
+
+
+def _words(event: Event) -> str:
+    match event:
+        case NodeUp():
+            return f"node {event.name or short(event.node_id)} up in {event.market or '?'}"
+        case NodeDown():
+            heard = "after" if event.noticed else "without"
+            loss = f", {heard} notice" if event.cause == "preemption" else ""
+            return f"node {short(event.node_id)} down: {event.cause}{loss}"
+        case NoticeReceived():
+            left = "no deadline"
+            if event.deadline_s is not None:
+                left = f"{event.deadline_s - event.at_s:.0f} s left"
+            return f"notice for node {short(event.node_id)}: {event.cause}, {left}"
+        case Drained():
+            return f"node {short(event.node_id)} drains"
+        case JobStarted():
+            return f"job {event.job} started"
+        case JobEnded():
+            return f"job {event.job} {event.status}{': ' if event.why else ''}{event.why}"
+        case TrainingDone():
+            return f"training done after {event.step} steps"
+        case WorkerGroupStarted():
+            return f"{event.world_size} workers met (generation {event.generation})"
+        case WorkerGroupLost():
+            return f"worker group {event.generation} lost: {event.cause} {event.why}"
+        case ResizeAgreed():
+            return f"resize after step {event.step}: {event.why}"
+        case Restored():
+            return f"restored step {event.step} from {event.source} in {event.seconds:.1f} s"
+        case StepsDone():
+            loss = "" if event.loss is None else f", loss {event.loss:.4g}"
+            return f"step {event.last_step} done{loss}"
+        case SnapshotTaken():
+            return f"snapshot of step {event.step} ({event.why})"
+        case CheckpointCommitted():
+            return f"checkpoint of step {event.step} committed in {event.seconds:.1f} s"
+        case CheckpointRejected():
+            return f"left out {event.path}: {event.why}"
+        case Warned():
+            return event.what
+        case Unknown():
+            return f"{event.kind} {dict(event.fields)}"
+    fields = {
+        field.name: getattr(event, field.name)
+        for field in dataclasses.fields(event)
+        if field.name != "at_s"
+    }
+    words = ", ".join(
+        f"{name} {value}" for name, value in fields.items() if value not in ("", None)
+    )
+    return f"{type(event).__name__} {words}"
