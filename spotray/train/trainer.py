@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import ray
 import ray.train
@@ -17,6 +17,7 @@ from ray.exceptions import RayError
 from ray.train import RunConfig
 from ray.train.torch import TorchConfig
 from ray.train.v2.api.config import ScalingConfig  # ray.train's own, as type checkers see it
+from ray.train.v2.api.exceptions import TrainingFailedError  # as above
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from spotray.errors import ConfigError, SpotrayError
@@ -25,12 +26,7 @@ from spotray.ledger.journal import JournalWriter
 from spotray.storage import Store
 from spotray.train.config import SpotConfig
 from spotray.train.coordinator import Coordinator
-from spotray.train.ray_internals import (
-    SpotTorchTrainer,
-    TrainingFailedError,
-    own_error,
-    set_fast_recovery_env,
-)
+from spotray.train.ray_internals import SpotTorchTrainer, own_error, set_fast_recovery_env
 from spotray.train.worker import WorkerLoop
 
 log = logging.getLogger(__name__)
@@ -157,8 +153,7 @@ class ElasticTrainer:
         """How far the job is, for a live view from another thread; None if nobody answers."""
         try:
             actor = ray.get_actor(_actor_name(str(self.run_config.name)), namespace=_NAMESPACE)
-            answer: dict[str, Any] = ray.get(actor.status.remote(), timeout=2)
-            return answer
+            return cast("dict[str, Any]", ray.get(actor.status.remote(), timeout=2))
         except (ValueError, RayError):
             return None
 
