@@ -29,8 +29,8 @@ bench: $(STAMP) ## run the benchmarks behind the README's numbers, one after ano
 		echo "== $$run"; $(BIN)/python "$$run" || exit 1; done
 
 $(STAMP): pyproject.toml constraints.txt
-	@[ -n "$(PYTHON)" ] && "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-		echo "spotray needs Python 3.11 or newer, found '$(PYTHON)': install it, or say make PYTHON=/path/to/python3.11" >&2; \
+	@[ -n "$(PYTHON)" ] && "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "spotray needs Python 3.11 or newer, found $(or $(PYTHON),none): install it, or say make PYTHON=/path/to/python3.11" >&2; \
 		exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv .venv || { \
 		echo "could not make .venv with '$(PYTHON)': on Debian and Ubuntu, apt install python3-venv" >&2; \
