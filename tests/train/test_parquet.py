@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pickle
-import random
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotray.errors import ConfigError
+from spotray.train.order import epoch_order
 from spotray.train.parquet import ParquetDataset
 
 
@@ -115,16 +115,20 @@ def test_only_footers_are_read_before_the_first_row(tmp_path: Path) -> None:
     assert dataset.reads == [("a-0.parquet", 2)]
 
 
-def test_a_shuffle_by_blocks_reads_every_row_group_once(tmp_path: Path) -> None:
-    dataset = CountingDataset(write_folder(tmp_path, sizes=(40, 40), rows_per_group=8))
-    starts = np.cumsum([0, *dataset.row_groups])
-    blocks = list(range(len(dataset.row_groups)))
-    random.Random(0).shuffle(blocks)
-    for first in range(0, len(blocks), 4):
-        window = [i for b in blocks[first : first + 4] for i in range(starts[b], starts[b + 1])]
-        random.Random(first).shuffle(window)
-        for i in window:
-            dataset[i]
+@pytest.mark.parametrize("micro_batch", [1, 7, 32])
+def test_the_elastic_order_reads_every_row_group_once(tmp_path: Path, micro_batch: int) -> None:
+    dataset = CountingDataset(
+        write_folder(tmp_path, sizes=(40, 40), rows_per_group=8),
+        columns=["id"],
+        cache_bytes=4 * 8 * 8,  # four row groups of eight int64: one window of the order
+    )
+    order = epoch_order(len(dataset), seed=1, epoch=0, blocks=dataset.row_groups)
+    used = [
+        int(row["id"])
+        for start in range(0, len(order), micro_batch)
+        for row in dataset.__getitems__([int(i) for i in order[start : start + micro_batch]])
+    ]
+    assert used == order.tolist()
     assert len(dataset.reads) == len(set(dataset.reads)) == 10
 
 
