@@ -160,9 +160,10 @@ def retain(
 ) -> list[str]:
     """Remove old checkpoints, and what writers that died left behind.
 
-    The newest ``keep_last`` whole ones stay; damaged ones do not count as such, so the
-    newest valid one is never removed. Folders without a manifest go if they are older
-    than the newest whole one, since no writer can be at them any more.
+    The newest ``keep_last`` whole ones stay, whole by names and sizes: reading every byte
+    back would cost as much as writing it. Damaged ones do not count, so older ones
+    stay in their place. Folders without a manifest go if they are older than the
+    newest whole one, since no writer can be at them any more.
 
     Args:
         keep_last: how many stay, >= 1.

@@ -13,7 +13,6 @@ from spotray.events import (
     StepsDone,
     WorkerGroupLost,
     WorkerGroupStarted,
-    encode,
 )
 
 _GroupFact = WorkerGroupStarted | WorkerGroupLost | Restored | ResizeAgreed | StepsDone
@@ -75,7 +74,7 @@ def groups(events: Iterable[Event]) -> list[Group]:
     """
     facts = sorted(
         (event for event in events if isinstance(event, _GroupFact | JobStarted)),
-        key=lambda event: (event.at_s, encode(event)),
+        key=lambda event: (event.at_s, type(event).__name__),
     )
     by_key: dict[tuple[int, int], Group] = {}
     batches: dict[tuple[int, int], list[StepsDone]] = {}

@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-import os
+import hashlib
 import pickle
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
 
+from spotray.checkpoint import manifest as manifests
+from spotray.checkpoint.manifest import Manifest
 from spotray.errors import ConfigError
+from spotray.events import Warned
+from spotray.ledger.journal import JournalReader, JournalWriter, read_journal
 from spotray.storage import Store
-
-_ENV = {
-    "AWS_ACCESS_KEY_ID": "test",
-    "AWS_SECRET_ACCESS_KEY": "test",
-    "AWS_REGION": "us-east-1",
-    "AWS_EC2_METADATA_DISABLED": "true",
-}
-
-
-@pytest.fixture(scope="module")
-def s3_endpoint() -> Iterator[str]:
-    """A moto S3 server on loopback with one bucket, ``spotray-test``."""
-    boto3 = pytest.importorskip("boto3")
-    server_module = pytest.importorskip("moto.server")
-    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**_ENV, "AWS_ENDPOINT_URL": endpoint}.items():
-            patch.setenv(name, value)
-        boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket="spotray-test")
-        yield endpoint
-    server.stop()
 
 
 @pytest.fixture(params=["local", "subtree", "s3"])
@@ -46,8 +25,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "subtree":
         fs = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
         return Store.at("run", filesystem=fs)
-    request.getfixturevalue("s3_endpoint")
-    return Store.at(f"s3://spotray-test/runs/{tmp_path.name}-{os.getpid()}")
+    server = request.getfixturevalue("s3_server")
+    return Store.at(f"s3://{server.bucket}/runs/1")
 
 
 def test_what_was_written_is_read(store: Store) -> None:
@@ -169,7 +148,36 @@ def test_append_adds_to_local_files_alone(store: Store) -> None:
     assert store.read("logs/log") == b"one\ntwo\n"
 
 
-def test_a_bucket_that_is_not_there_is_told_in_one_line(s3_endpoint: str) -> None:
+def test_a_journal_is_kept_in_any_store(store: Store) -> None:
+    facts = [Warned(at_s=float(i), what=f"fact {i}") for i in range(5)]
+    reader = JournalReader(store)
+    for fact in facts:  # as a writer that is started anew each time
+        with JournalWriter(store, writer="w") as writer:
+            writer.append(fact)
+        assert reader.poll() == [fact]
+    assert read_journal(store) == facts
+
+
+def test_a_checkpoint_is_kept_in_any_store(store: Store) -> None:
+    for step in (1, 2, 3):
+        folder = store.child(manifests.folder_name(step))
+        folder.write("data", b"weights %d" % step)
+        files = {"data": (9, hashlib.sha256(b"weights %d" % step).hexdigest())}
+        manifests.write(
+            folder,
+            Manifest(run_id="r", step=step, epoch=0, world_size=1, created_at_s=1.0, files=files),
+        )
+    store.write("step-00000003/data", b"damage!!!")
+    rejected: list[str] = []
+    found = manifests.newest_valid(store, lambda name, why: rejected.append(name))
+    assert found is not None
+    assert (found[0], rejected) == ("step-00000002", ["step-00000003"])
+    assert manifests.retain(store, 2) == ["step-00000001"]
+    assert [step for step, _ in manifests.list_checkpoints(store)] == [3, 2]
+
+
+@pytest.mark.usefixtures("s3_server")
+def test_a_bucket_that_is_not_there_is_told_in_one_line() -> None:
     with pytest.raises(ConfigError, match="create the bucket first") as caught:
         Store.at("s3://spotray-nobody-made-this/runs").check_writable()
     assert "\n" not in str(caught.value)
