@@ -321,7 +321,7 @@ def decode(line: str) -> Event:
         return Unknown(at_s=float(at_s), kind=kind, fields=raw)
     known = {f.name: f for f in dataclasses.fields(cls)}
     values = {name: value for name, value in raw.items() if name in known}
-    hints = _HINTS.setdefault(cls, typing.get_type_hints(cls))
+    hints = _HINTS.get(cls) or _HINTS.setdefault(cls, typing.get_type_hints(cls))
     for name, value in values.items():
         values[name] = _checked(kind, name, value, hints[name])
     try:

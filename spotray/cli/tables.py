@@ -47,18 +47,19 @@ def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 def print_json(result: Any) -> None:
     """Print a result object as JSON; numbers that JSON does not know become null."""
-    print(json.dumps(_plain(result), indent=2, allow_nan=False))
+    print(json.dumps(plain(result), indent=2, allow_nan=False))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A result object as dicts, lists, strings and finite numbers."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        fields = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
         derived = [name for name, kind in vars(type(value)).items() if isinstance(kind, property)]
-        return fields | {name: _plain(getattr(value, name)) for name in derived}
+        return fields | {name: plain(getattr(value, name)) for name in derived}
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

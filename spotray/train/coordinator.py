@@ -254,7 +254,6 @@ def _node_up(node: dict[str, Any], now_s: float) -> NodeUp:
     return NodeUp(
         at_s=now_s,
         node_id=node["NodeID"],
-        name=node.get("NodeManagerHostname", ""),
         role="head" if is_head else "worker",
         spot=labels.get(_MARKET_LABEL) == "spot",
     )
