@@ -316,9 +316,12 @@ class Lab:
         """``ray.init`` in this process; ``options`` go to it. `close` takes it back."""
         import ray  # late: it takes a second, and a driver elsewhere does without
 
+        if ray.is_initialized():
+            raise LabError("this process is connected to a Ray cluster: ray.shutdown() first")
         for key, value in self.environment().items():
             self._saved_environment.setdefault(key, os.environ.get(key))
             os.environ[key] = value
+        raystart.let_ray_reread_access()
         ray.init(address=self.address, **{"log_to_driver": False} | options)
 
     def _disconnect(self) -> None:
@@ -332,6 +335,7 @@ class Lab:
             else:
                 os.environ[key] = value
         self._saved_environment.clear()
+        raystart.let_ray_reread_access()
 
     def nodes(self) -> tuple[LabNode, ...]:
         """The nodes whose machines are there, the head first."""

@@ -22,7 +22,7 @@ TMP = Path("/tmp")  # not tempfile's choice: a socket's whole path may have 107 
 _MIN_OBJECT_STORE_MIB = 75  # Ray takes no less
 _SNAPSHOT_MIB = 32  # of each node's snapshots in shared memory
 _MIB = 1024 * 1024
-_TOKEN = secrets.token_hex(32)  # Ray reads its token once in a process, so it is one for all labs
+_TOKEN = secrets.token_hex(32)  # one for all labs of this process: it may be in several
 
 # A lost node is known as such within two seconds, a silent one within five.
 _HEALTH_CHECK = {
@@ -36,6 +36,19 @@ _HEALTH_CHECK = {
 def driver_environment(address: str, journal: str | None) -> dict[str, str]:
     """What a driver needs in its environment to use the lab at ``address``."""
     return _access() | {"RAY_ADDRESS": address} | ({"SPOTRAY_JOURNAL": journal} if journal else {})
+
+
+def let_ray_reread_access() -> None:
+    """Make Ray, if it is loaded, see that the environment's mode and token are others now.
+
+    Ray reads both when it is imported, which a driver may have done long before.
+    """
+    if "ray" not in sys.modules:
+        return
+    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 def node_environment(inherited: Mapping[str, str]) -> dict[str, str]:
