@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import sys
 import threading
 import time
 from pathlib import Path
@@ -49,12 +51,15 @@ def run(args: argparse.Namespace) -> int:
 
     folder = Path(args.run_dir or f"demo-run/{time.strftime('%Y%m%d-%H%M%S')}")
     # With the result on standard output, all the rest goes beside it.
-    console = Console(stderr=args.json == "-")
+    console = Console(file=sys.stderr if args.json == "-" else sys.stdout)
     view = LiveView(console)
-    try:
-        result = run_demo(folder, size=QUICK if args.quick else FULL, show=view.show)
-    finally:
-        view.close()
+    folder.mkdir(parents=True, exist_ok=True)
+    # Ray tells its driver on standard error of every node that dies: here they all do.
+    with open(folder / "ray.log", "a") as ray_log, contextlib.redirect_stderr(ray_log):
+        try:
+            result = run_demo(folder, size=QUICK if args.quick else FULL, show=view.show)
+        finally:
+            view.close()
     for line in result_lines(result, folder):
         console.print(line, highlight=False)
     if args.json:
@@ -108,13 +113,15 @@ class LiveView:
         from spotray.ledger.describe import describe
         from spotray.ledger.summary import summarize
 
+        began_s = time.time()
         reader, shown, told_at = None, 0, 0.0
         while True:
             last_look = self._stop.wait(_LOOK_S)
             reader = reader or _open(stage.run_dir)
             if reader is not None:
                 run = reader.poll()
-                news = [e for e in run.events[shown:] if type(e).__name__ in _NEWS]
+                fresh = [e for e in run.events[shown:] if e.at_s >= began_s]
+                news = [e for e in fresh if type(e).__name__ in _NEWS]
                 shown = len(run.events)
                 for event in news:
                     self._console.print(f"    {describe(event)}", highlight=False)
@@ -211,9 +218,7 @@ def result_lines(result: DemoResult, folder: Path) -> list[str]:
         f"weights        {sha['disturbed'][:16]} disturbed",
         f"               {sha['undisturbed'][:16]} undisturbed: {same}",
         f"accuracy       {accuracy['disturbed']} disturbed, {accuracy['undisturbed']} undisturbed",
-        f"samples        {
-            'each exactly once an epoch' if result.samples_exactly_once else 'NOT exactly once'
-        }",
+        f"samples        {once}",
         f"steps lost     {result.steps_lost_noticed} with notice, at most "
         f"{result.steps_lost_silent_max} without, {result.steps_lost_all_max} when all were lost",
         f"recovery       {duration(result.recovery_s['median'])} median, "

@@ -40,10 +40,10 @@ class DemoSize:
 
 
 FULL = DemoSize(
-    epochs=24, taken_at=60, given_back_at=130, killed_at=220, noticed_at=320, all_killed_at=430
+    epochs=26, taken_at=50, given_back_at=110, killed_at=240, noticed_at=350, all_killed_at=500
 )
 QUICK = DemoSize(
-    epochs=10, taken_at=25, given_back_at=55, killed_at=90, noticed_at=130, all_killed_at=180
+    epochs=14, taken_at=20, given_back_at=40, killed_at=110, noticed_at=170, all_killed_at=270
 )
 
 

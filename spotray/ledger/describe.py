@@ -5,15 +5,23 @@ from __future__ import annotations
 import dataclasses
 
 from spotray.events import (
+    CapacityChanged,
     CheckpointCommitted,
     CheckpointRejected,
     Drained,
+    EpochAudited,
     Event,
+    FaultInjected,
     JobEnded,
     JobStarted,
     NodeDown,
+    NodeReady,
     NodeUp,
+    NoticeCancelled,
     NoticeReceived,
+    PriceChanged,
+    RebalanceHint,
+    Reported,
     ResizeAgreed,
     Restored,
     SnapshotTaken,
@@ -26,6 +34,7 @@ from spotray.events import (
 )
 
 _SHOWN_CHARS = 100
+_KNOWN = ("epoch", "step", "loss")  # stand beside every report's own metrics
 
 
 def describe(event: Event) -> str:
@@ -56,6 +65,24 @@ def _words(event: Event) -> str:
             if event.deadline_s is not None:
                 left = f"{event.deadline_s - event.at_s:.0f} s left"
             return f"notice for node {short(event.node_id)}: {event.cause}, {left}"
+        case NoticeCancelled():
+            return f"the notice for node {short(event.node_id)} was taken back"
+        case RebalanceHint():
+            return f"node {short(event.node_id)} is at a higher risk"
+        case FaultInjected():
+            return f"the lab injects: {event.fault} {event.detail or short(event.node_id)}"
+        case CapacityChanged():
+            return f"{event.market} holds {event.capacity} nodes"
+        case PriceChanged():
+            return f"{event.market} costs ${event.usd_per_hour} per hour"
+        case NodeReady():
+            return f"node {short(event.node_id)} joined Ray"
+        case EpochAudited():
+            once = "exactly once" if event.exactly_once else f"{event.fewest} to {event.most} times"
+            return f"epoch {event.epoch}: each of {event.samples} samples used {once}"
+        case Reported():
+            told = ", ".join(f"{k} {v}" for k, v in event.metrics.items() if k not in _KNOWN)
+            return f"epoch {event.epoch}, step {event.step}: {told}"
         case Drained():
             return f"node {short(event.node_id)} drains"
         case JobStarted():

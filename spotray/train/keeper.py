@@ -105,6 +105,7 @@ class Keeper:
         self._checkpoint_at = now
         self._checkpoint: Committed | None = None
         self._steps = _Steps()
+        self._loss: float | None = None
         self._told_at = now
         self._told_any = False
         self._step_began_at = time.time()
@@ -132,6 +133,8 @@ class Keeper:
         held = self._world.gather_objects((found.step if found else -1, reached))
         in_memory = max(step for step, _ in held)
         reached = max([self._session.reached_step, *(r for _, r in held)])
+        if in_memory > 0:
+            self._checkpoint_at = float("-inf")  # unless storage holds one
         stored = self._newest_checkpoint(newer_than=in_memory)
         if stored is not None:
             step, whence, saved = stored
@@ -168,6 +171,9 @@ class Keeper:
         read: tuple[int, str, Captured] | None = None
         if self._world.rank == 0:
             for name, manifest in self._checkpoints.newest():
+                # The next one is due as if this worker group had been here all along.
+                age_s = max(0.0, time.time() - manifest.created_at_s)
+                self._checkpoint_at = time.monotonic() - age_s
                 if manifest.step <= newer_than:
                     break
                 try:
@@ -243,6 +249,7 @@ class Keeper:
         if self._session is None:
             return
         ended_at_s = time.time()
+        self._loss = loss
         if self._progress is not None:
             self._progress.write(step)
         self._steps.first = self._steps.first or step
@@ -272,7 +279,7 @@ class Keeper:
         """Commit the state at the end of training; its URL, or None without storage."""
         if self._session is None:
             return None
-        self._tell_steps(step, None)
+        self._tell_steps(step, self._loss)
         if self._checkpoints is None:
             return None
         self._checkpoints.wait()

@@ -64,6 +64,7 @@ FAST_RECOVERY_ENV = {
 
 _PROBE_S = 1.0  # a raylet that does not take a connection within this is taken for lost
 _CALL_S = 5.0  # for a call to the coordinator or to Ray's own
+_GATHER_S = 8.0  # after the loss of more than half of the workers, wait this long for nodes
 _GROW_SETTLE_S = 2.0  # nodes often come several at a time: wait this long for the next
 _GROW_AFTER_S = 5.0  # let a new worker group run this long first
 _GROW_PATIENCE_S = 30.0  # a loop without `Run` never stands still; then Ray's way is taken
@@ -120,6 +121,7 @@ class FreshScalingPolicy(ElasticScalingPolicy):
         super().__init__(scaling_config=scaling_config)
         self._coordinator = coordinator
         self._seen_room: tuple[int, float] | None = None  # workers that fit, since when
+        self._gathering: tuple[int, float] | None = None  # the same, while no worker runs
 
     def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
         self._seen_room = None
@@ -127,6 +129,14 @@ class FreshScalingPolicy(ElasticScalingPolicy):
         fit = self._workers_that_fit(probe=True)
         if fit < self.scaling_config.min_workers:
             return NoopDecision()
+        if 2 * fit < self.scaling_config.max_workers:
+            # Nodes come back one after the other; starting with the first would
+            # mean a restart for each of them.
+            if self._gathering is None or self._gathering[0] < fit:
+                self._gathering = (fit, time.monotonic())
+            if time.monotonic() - self._gathering[1] < _GATHER_S:
+                return NoopDecision()
+        self._gathering = None
         return self._get_resize_decision(fit)
 
     def make_decision_for_running_worker_group(
