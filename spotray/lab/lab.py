@@ -9,6 +9,7 @@ happened. Linux only.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import re
@@ -43,6 +44,7 @@ from spotray.lab.script import Play
 from spotray.lab.supervised import Report, Supervised
 from spotray.ledger.journal import JournalWriter
 from spotray.market.offer import Market
+from spotray.market.trace import Trace
 from spotray.storage import Store
 
 log = logging.getLogger(__name__)
@@ -161,10 +163,12 @@ class Lab:
         self.name = name or secrets.token_hex(3)
         if not re.fullmatch(r"[a-z0-9-]{1,12}", self.name):
             raise ConfigError(f"lab name {self.name!r}: use up to 12 of a-z, 0-9 and '-'")
-        trace = self._scenario.capacity.load(self._wanted)
-        self._changes = tuple(trace.changes()) if trace else ()  # (market time, capacity)
-        self._capacity = trace.capacity_at(0) if trace else None  # None: room for all
-        self._spot_price = self._scenario.market.spot_usd_per_hour
+        self._room_trace = self._scenario.capacity.load(self._wanted)
+        self._price_trace = self._scenario.market.load_prices()
+        self._capacity: int | None = None  # room for all
+        if self._room_trace is not None:
+            self._capacity = self._room_trace.capacity_at(0)
+        self._spot_price = self._price_trace.value_at(0)
         self._store = None if journal is None else Store.at(os.fspath(journal))
         self._poll_s, self._object_store_mib = agent_poll_s, object_store_mib
         self._head_cpus, self._port = head_cpus, port
@@ -250,7 +254,9 @@ class Lab:
                 self._start_machine(self._scenario.market.spot)
             target = len(self._nodes) - 1
         self.wait_for_workers(target, timeout_s=_START_TIMEOUT_S)
-        self._follow_trace(0)
+        if self._room_trace is not None:
+            self._follow(self._room_trace, lambda nodes: self.set_capacity(int(nodes)))
+        self._follow(self._price_trace, self.set_spot_price)
         log.info(
             "lab %s: %d workers at %s after %.1f s (head %.1f s)",
             self.name,
@@ -266,14 +272,14 @@ class Lab:
         Raises:
             LabError: a node did not end, or the journal did not take the last facts.
         """
+        for play in self._plays:
+            play.stop()
         with self._changed:
             if self._phase != "running":
                 self._phase = "closed"
                 return
             self._phase = "closing"
             self._changed.notify_all()
-        for play in self._plays:
-            play.stop()
         if self._agenda is not None:
             self._agenda.close()
         self._disconnect()
@@ -313,12 +319,17 @@ class Lab:
         return raystart.driver_environment(self.address, self._journal_url)
 
     def connect(self, **options: Any) -> None:
-        """``ray.init`` in this process; ``options`` go to it. `close` takes it back."""
+        """``ray.init`` in this process; ``options`` go to it. `close` takes it back.
+
+        Raises:
+            LabError: the process is connected to Ray already.
+        """
         import ray  # late: it takes a second, and a driver elsewhere does without
 
+        environment = self.environment()
         if ray.is_initialized():
             raise LabError("this process is connected to a Ray cluster: ray.shutdown() first")
-        for key, value in self.environment().items():
+        for key, value in environment.items():
             self._saved_environment.setdefault(key, os.environ.get(key))
             os.environ[key] = value
         raystart.let_ray_reread_access()
@@ -505,17 +516,13 @@ class Lab:
             if self._phase == "running" and staying < self._wanted and self._room(1):
                 self._start_machine(self._scenario.market.spot)
 
-    def _follow_trace(self, index: int) -> None:
-        """Set the capacity to the trace's change ``index``, and plan the next one."""
+    def _follow(self, trace: Trace, change: Callable[[float], None]) -> None:
+        """Make each change of a trace at its time; its value at 0 holds already."""
         assert self._agenda is not None
-        if index:
-            self.set_capacity(int(self._changes[index][1]))
-        if index + 1 < len(self._changes):
-            market_s = self._changes[index + 1][0] - self._changes[index][0]
-            self._agenda.after(
-                market_s / self._scenario.capacity.time_scale,
-                lambda: self._follow_trace(index + 1),
-            )
+        for market_s, value in trace.changes():
+            if market_s > 0:
+                delay_s = market_s / self._scenario.capacity.time_scale
+                self._agenda.after(delay_s, functools.partial(change, value))
 
     # -- nodes -----------------------------------------------------------------
 

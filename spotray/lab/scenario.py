@@ -62,6 +62,7 @@ class LabMarket:
     zone: str = "us-east-1a"
     instance_type: str = "g5.xlarge"
     spot_usd_per_hour: float = 0.4062
+    spot_price_trace: str | None = None  # file; takes the place of spot_usd_per_hour
     on_demand_usd_per_hour: float = 1.006
     head_instance_type: str = "m5.large"
     head_usd_per_hour: float = 0.096  # on demand
@@ -70,6 +71,16 @@ class LabMarket:
         for name in ("spot_usd_per_hour", "on_demand_usd_per_hour", "head_usd_per_hour"):
             _need(name, getattr(self, name), at_least=0)
         _ = self.spot, self.head  # checks the names
+
+    def load_prices(self) -> Trace:
+        """The spot price over market time.
+
+        Raises:
+            TraceError: the trace is damaged or cannot be read.
+        """
+        if self.spot_price_trace is not None:
+            return Trace.load(self.spot_price_trace)
+        return Trace(gap_s=1.0, values=(self.spot_usd_per_hour,), source="spot_usd_per_hour")
 
     @property
     def spot(self) -> Market:
@@ -89,12 +100,12 @@ class Capacity:
     With none of them there is always room. Give at most one.
     """
 
-    nodes: int | None = None  # always that many
+    nodes: int | None = None  # always that many, until `Lab.set_capacity`
     trace: str | None = None  # file; relative to the scenario's own
     seed: int | None = None  # of a generated trace
     mean_up_s: float = 4 * 3600.0  # generated: seconds of market time
     mean_down_s: float = 600.0
-    time_scale: float = 1.0  # seconds of market time in one second
+    time_scale: float = 1.0  # seconds of market time in one second; for prices, too
 
     def __post_init__(self) -> None:
         given = [name for name in ("nodes", "trace", "seed") if getattr(self, name) is not None]
@@ -206,15 +217,21 @@ class Scenario:
             scenario = _build(cls, raw, "")
         except ConfigError as exc:
             raise ConfigError(f"{source}: {exc}") from exc
-        if scenario.capacity.trace is None:
-            return scenario
-        trace = str(Path(source).parent / scenario.capacity.trace)
+        market, capacity = scenario.market, scenario.capacity
+        prices, room = _beside(path, market.spot_price_trace), _beside(path, capacity.trace)
         return dataclasses.replace(
-            scenario, capacity=dataclasses.replace(scenario.capacity, trace=trace)
+            scenario,
+            market=dataclasses.replace(market, spot_price_trace=prices),
+            capacity=dataclasses.replace(capacity, trace=room),
         )
 
 
 _T = TypeVar("_T")
+
+
+def _beside(path: str | os.PathLike[str], file: str | None) -> str | None:
+    """A scenario's file, looked for in the folder of the scenario."""
+    return None if file is None else str(Path(path).parent / file)
 
 
 def _build(cls: type[_T], raw: Mapping[str, Any], place: str) -> _T:
