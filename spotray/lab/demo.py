@@ -112,7 +112,7 @@ def run_demo(folder: Path, *, size: DemoSize, show: Callable[[Stage], None]) -> 
             _train("disturbed", folder, data, size, str(journal))
         finally:
             play.stop()
-        lab.set_capacity(WORKERS)
+        lab.set_capacity(WORKERS + 1)
         lab.wait_for_workers(WORKERS)
         show(Stage("training once more, undisturbed", str(folder / "undisturbed"), lab.nodes))
         _train("undisturbed", folder, data, size, str(journal))
@@ -123,7 +123,8 @@ def _script(size: DemoSize) -> tuple[ScriptedEvent, ...]:
     event = ScriptedEvent
     return (
         event(at_step=size.taken_at, action="capacity", count=WORKERS - 1, notice_s=10),
-        event(at_step=size.given_back_at, action="capacity", count=WORKERS),
+        # One more than wanted, so that a node under notice can be replaced before it goes.
+        event(at_step=size.given_back_at, action="capacity", count=WORKERS + 1),
         event(at_step=size.killed_at, action="kill", rank=1),
         event(at_step=size.noticed_at, action="notice", rank=0, notice_s=20),
         event(at_step=size.all_killed_at, action="kill_all"),

@@ -64,7 +64,7 @@ FAST_RECOVERY_ENV = {
 
 _PROBE_S = 1.0  # a raylet that does not take a connection within this is taken for lost
 _CALL_S = 5.0  # for a call to the coordinator or to Ray's own
-_GATHER_S = 8.0  # after the loss of more than half of the workers, wait this long for nodes
+_GATHER_S = 4.0  # with half of the workers or fewer, wait this long for the next node
 _GROW_SETTLE_S = 2.0  # nodes often come several at a time: wait this long for the next
 _GROW_AFTER_S = 5.0  # let a new worker group run this long first
 _GROW_PATIENCE_S = 30.0  # a loop without `Run` never stands still; then Ray's way is taken
@@ -129,7 +129,7 @@ class FreshScalingPolicy(ElasticScalingPolicy):
         fit = self._workers_that_fit(probe=True)
         if fit < self.scaling_config.min_workers:
             return NoopDecision()
-        if 2 * fit < self.scaling_config.max_workers:
+        if 2 * fit <= self.scaling_config.max_workers:
             # Nodes come back one after the other; starting with the first would
             # mean a restart for each of them.
             if self._gathering is None or self._gathering[0] < fit:
