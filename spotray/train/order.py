@@ -32,12 +32,19 @@ def epoch_order(length: int, *, seed: int, epoch: int, blocks: Sequence[int] | N
             together (Parquet row groups). The blocks are shuffled, and samples
             within a window of a few blocks, so that a pass over the data opens
             each block about once. None: one shuffle over everything.
+
+    Raises:
+        ConfigError: the blocks do not add up to ``length``.
     """
     rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch, _ORDER_STREAM])))
     if blocks is None:
         return rng.permutation(length).astype(np.int64)
     starts = np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)
-    assert starts[-1] == length, f"blocks hold {starts[-1]} samples, the dataset {length}"
+    if starts[-1] != length:
+        raise ConfigError(
+            f"the dataset's row_groups hold {starts[-1]} samples and its length is {length}: "
+            "make them agree"
+        )
     turn = rng.permutation(len(blocks))
     windows = []
     for first in range(0, len(turn), _WINDOW_BLOCKS):
@@ -63,11 +70,13 @@ class BatchPlan:
     def __post_init__(self) -> None:
         check_batch_sizes(self.global_batch_size, self.micro_batch_size)
         if self.length < 1:
-            raise ConfigError("the dataset is empty: training needs at least one sample")
+            raise ConfigError(
+                f"the dataset has {self.length} samples: give run.prepare() one with at least 1"
+            )
         if self.drop_last and self.length < self.global_batch_size:
             raise ConfigError(
                 f"drop_last leaves nothing: {self.length} samples are fewer than one global "
-                f"batch of {self.global_batch_size}"
+                f"batch of {self.global_batch_size}; lower global_batch_size or keep the last batch"
             )
 
     @property
@@ -95,6 +104,12 @@ class BatchPlan:
 
 def check_batch_sizes(global_batch_size: int, micro_batch_size: int) -> None:
     """Raise `ConfigError` unless the micro-batch divides the global batch."""
+    for name, size in (
+        ("global_batch_size", global_batch_size),
+        ("micro_batch_size", micro_batch_size),
+    ):
+        if not _is_whole(size):  # 256 / 8 is 32.0
+            raise ConfigError(f"{name} must be a whole number, got {size!r}: write int(...) or //")
     if global_batch_size < 1 or micro_batch_size < 1:
         raise ConfigError(
             f"batch sizes must be at least 1, got global_batch_size={global_batch_size}, "
@@ -116,5 +131,17 @@ def shard_range(shards: int, *, world_size: int, rank: int) -> range:
 
 
 def stream_seed(*key: int) -> int:
-    """Seed of an independent random stream, one for each key (63 bits)."""
+    """Seed of an independent random stream, one for each key (63 bits).
+
+    Raises:
+        ConfigError: a part of the key, of which the first is the user's seed, is no
+            whole number or negative.
+    """
+    for part in key:
+        if not _is_whole(part) or part < 0:
+            raise ConfigError(f"a seed must be a whole number of at least 0, got {part!r}")
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
