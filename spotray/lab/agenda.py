@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Agenda:
-    """Runs each action at its time. Close it to drop what is left."""
+    """Runs each action at its time, once started. Close it to drop what is left."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -21,6 +21,8 @@ class Agenda:
         self._number = itertools.count()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="lab-agenda", daemon=True)
+
+    def start(self) -> None:
         self._thread.start()
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
@@ -35,7 +37,7 @@ class Agenda:
         with self._changed:
             self._closed = True
             self._changed.notify()
-        if self._thread is not threading.current_thread():
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
     def _work(self) -> None:

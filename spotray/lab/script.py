@@ -12,7 +12,8 @@ from spotray.errors import LabError
 from spotray.lab.scenario import ScriptedEvent
 
 if TYPE_CHECKING:
-    from spotray.lab.lab import Lab, LabNode
+    from spotray.lab.fleet import LabNode
+    from spotray.lab.lab import Lab
 
 log = logging.getLogger(__name__)
 

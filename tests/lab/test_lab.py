@@ -24,7 +24,8 @@ from spotray.events import (
     NoticeReceived,
     PriceChanged,
 )
-from spotray.lab.lab import Lab, LabNode
+from spotray.lab.fleet import LabNode
+from spotray.lab.lab import Lab
 from spotray.lab.raystart import check_shm
 from spotray.lab.scenario import Scenario, ScriptedEvent
 from spotray.ledger.journal import read_journal
@@ -320,9 +321,9 @@ def test_a_lab_of_nonsense_cannot_be_made(wrong: dict[str, Any], message: str) -
 
 def test_a_lab_that_does_not_run_says_so() -> None:
     lab = Lab(1)
-    with pytest.raises(LabError, match="the lab is new"):
+    with pytest.raises(LabError, match="the lab does not run"):
         lab.connect()
     lab.close()
-    with pytest.raises(LabError, match="the lab is closed"):
+    with pytest.raises(LabError, match="the lab does not run"):
         lab.kill("spot-1")
     lab.close()

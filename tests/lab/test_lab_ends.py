@@ -18,7 +18,7 @@ import pytest
 from spotray.clock import SystemClock, wait_until
 from spotray.lab.lab import Lab
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 
 
