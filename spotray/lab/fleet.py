@@ -290,10 +290,10 @@ class Fleet:
         """
         with self.changed:
             self.changed.wait_for(lambda: true() or self._broken or not self.is_open, timeout_s)
-            if true():
-                return
             if self._broken:
                 raise LabError(self._broken)
+            if true():
+                return
             states = ", ".join(f"{m.name} {m.state}" for m in self._machines.values())
             raise LabError(f"not after {timeout_s:g} s: {what}; nodes: {states}")
 
@@ -417,11 +417,7 @@ class Fleet:
             with suppress(LabError):  # it was never added where its start was cut short
                 self.metadata.remove(machine.name)
         if "code" in report:  # the supervisor's own last word is missing
-            log.error(
-                "the supervisor of %s ended with code %s: its processes may live on",
-                machine.name,
-                report["code"],
-            )
+            log.error("the supervisor of %s ended with code %s", machine.name, report["code"])
             for folder in (machine.shm_dir, machine.node_dir):
                 shutil.rmtree(folder, ignore_errors=True)
         if machine.fault:

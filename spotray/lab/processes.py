@@ -9,10 +9,11 @@ import ctypes
 import os
 import signal
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import suppress
 
 _PR_SET_CHILD_SUBREAPER = 36
-_PPID_FIELD = 1  # of /proc/PID/stat, counted behind the command's closing bracket
+_PPID, _SESSION = 1, 3  # fields of /proc/PID/stat, counted behind the command's bracket
 
 
 def adopt_orphans() -> None:
@@ -28,15 +29,8 @@ def adopt_orphans() -> None:
 def descendants(root: int) -> set[int]:
     """Ids of all processes below ``root``, without it."""
     children: defaultdict[int, list[int]] = defaultdict(list)
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
-                parent = int(file.read().rpartition(")")[2].split()[_PPID_FIELD])
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended while we looked
-        children[parent].append(int(name))
+    for pid, parent in _field_of_all(_PPID):
+        children[parent].append(pid)
     found: set[int] = set()
     todo = list(children[root])
     while todo:
@@ -66,6 +60,29 @@ def kill(root: int) -> set[int]:
     for pid in frozen:
         _signal(pid, signal.SIGKILL)
     return frozen
+
+
+def kill_session(session: int) -> set[int]:
+    """Kill all processes of a session, whosever children they are now; their ids."""
+    killed: set[int] = set()
+    while fresh := {pid for pid, sid in _field_of_all(_SESSION) if sid == session} - killed:
+        for pid in fresh:
+            _signal(pid, signal.SIGKILL)
+        killed |= fresh
+    return killed
+
+
+def _field_of_all(field: int) -> Iterator[tuple[int, int]]:
+    """(id, value of one field of its ``stat``) of every process there is."""
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended while we looked
+        yield int(name), int(fields[field])
 
 
 def _freeze(root: int) -> set[int]:

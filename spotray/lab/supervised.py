@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from spotray.errors import LabError
+from spotray.lab import processes
 from spotray.lab.node import NodeOrder
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class Supervised:
             self._process.wait()
             raise LabError(
                 f"supervisor {self.pid} of node {self._order.name!r} did not end in "
-                f"{timeout_s:g} s and was killed: look for processes below {self._order.node_dir}"
+                f"{timeout_s:g} s and was killed, and what it ran with it"
             ) from exc
         finally:
             if self._reader is not threading.current_thread():
@@ -84,8 +85,10 @@ class Supervised:
         with self._writing, suppress(BrokenPipeError):
             assert self._process.stdin is not None
             self._process.stdin.close()
-        if last.get("what") != "gone":
-            self._tell_lab({"what": "gone", "at_s": None, "code": code})
+        if last.get("what") != "gone":  # it was killed: what it ran is killed after it
+            killed = processes.kill_session(self.pid)
+            report = {"what": "gone", "at_s": None, "code": code, "processes": len(killed)}
+            self._tell_lab(report)
 
     def _tell_lab(self, report: Report) -> None:
         try:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 import pytest
 import ray
 
@@ -203,6 +204,21 @@ def test_a_frozen_node_can_be_killed(lab: Lab) -> None:
     lab.freeze(node.name)
     lab.kill(node.name)
     assert not node.shm_dir.exists()
+
+
+def test_a_supervisor_that_is_killed_takes_its_node_along(lab: Lab) -> None:
+    node = spot_nodes(lab)[0]
+    supervised = next(m for m in lab._fleet.workers() if m.name == node.name).supervised
+    assert supervised is not None
+    supervisor = psutil.Process(supervised.pid)
+    family = supervisor.children(recursive=True)
+    assert "raylet" in [process.name() for process in family]
+    supervisor.kill()
+    eventually(lambda: node.name not in [n.name for n in lab.nodes()], 10)
+    _, left = psutil.wait_procs(family, timeout=5)
+    assert [p for p in left if p.status() != psutil.STATUS_ZOMBIE] == []
+    assert not node.shm_dir.exists()
+    assert facts(lab, NodeDown, node.node_id)[0].cause == "failure"
 
 
 def test_capacity_takes_the_youngest_and_gives_back(lab: Lab) -> None:
