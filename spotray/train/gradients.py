@@ -34,7 +34,12 @@ class GradientExchange:
         self._params = self._trained()
         if any(p.is_complex() for p in self._params):
             raise ConfigError("complex parameters cannot be trained: use real pairs instead")
-        self._buffers = [b for m in self._modules for b in m.buffers() if b.dtype is not torch.bool]
+        self._owned = _owned_buffers(self._modules)
+        self._buffers = [
+            torch.view_as_real(b) if b.is_complex() else b
+            for _, _, b in self._owned
+            if b.dtype is not torch.bool
+        ]
         self._base = [b.detach().clone() for b in self._buffers]
         self._ordered = ordered
         self._riders = riders
@@ -62,6 +67,10 @@ class GradientExchange:
                 "them before it"
             )
         self._sum = ShardSum(held, shards, self._free)
+        self._take_over_assigned()
+        # Loops also call zero_grad() before backward(), where it comes too early for us,
+        # or never; old gradients would count once for each worker.
+        self._drop_grads()
         for base, buffer in zip(self._base, self._buffers, strict=True):
             base.copy_(buffer)
 
@@ -76,6 +85,18 @@ class GradientExchange:
             self._hidden = None
 
     @torch.no_grad()
+    def abandon(self) -> None:
+        """Forget an unfinished step: its loop was left early. Its traces are removed."""
+        if self._sum is None:
+            return
+        self._free.extend(self._sum.parts.values())
+        self._sum = None
+        self._hidden = None
+        self._take_over_assigned()
+        self._put_back(self._base)
+        self._drop_grads()
+
+    @torch.no_grad()
     def collect(self, shard: int | None, *, weight: float, riders: Sequence[float]) -> None:
         """Take the gradients of a shard out of the models.
 
@@ -84,8 +105,12 @@ class GradientExchange:
                 this worker in step with the others and must leave no trace.
             weight: The shard's part of the global batch, 0..1; scales its buffers.
             riders: The extra numbers, of which the sum over shards is wanted.
+
+        Raises:
+            ConfigError: a gradient is sparse.
         """
         assert self._sum is not None, "begin_step comes first"
+        self._take_over_assigned()
         if shard is None:
             self._put_back(self._base)
             if self._ordered:
@@ -97,6 +122,11 @@ class GradientExchange:
             for part, param in zip(parts, self._params, strict=False):
                 if param.grad is None:
                     part.zero_()
+                elif param.grad.layout is not torch.strided:
+                    raise ConfigError(
+                        f"a parameter of shape {tuple(param.shape)} has a sparse gradient, which "
+                        "has no fixed place in the sum: use nn.Embedding(..., sparse=False)"
+                    )
                 else:
                     part.view(param.shape).copy_(param.grad)
             present = [float(p.grad is not None) for p in self._params]
@@ -159,6 +189,18 @@ class GradientExchange:
                     seen.setdefault(id(param), param)
         return list(seen.values())
 
+    @torch.no_grad()
+    def _take_over_assigned(self) -> None:
+        """Bring buffers that a module exchanged for new tensors back into their own ones.
+
+        ``self.mean = 0.9 * self.mean + ...`` is as good a buffer update as one in place.
+        """
+        for module, name, own in self._owned:
+            now = module._buffers.get(name)
+            if now is not None and now is not own and now.shape == own.shape:
+                own.copy_(now)
+                module._buffers[name] = own
+
     def _vector(self) -> torch.Tensor:
         return torch.empty(self.length, dtype=self._dtype, device=self._device)
 
@@ -169,3 +211,14 @@ class GradientExchange:
     def _drop_grads(self) -> None:
         for param in self._params:
             param.grad = None
+
+
+def _owned_buffers(modules: Iterable[nn.Module]) -> list[tuple[nn.Module, str, torch.Tensor]]:
+    """Each buffer once, with the module and the name that hold it."""
+    seen: dict[int, tuple[nn.Module, str, torch.Tensor]] = {}
+    for root in modules:
+        for module in root.modules():
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    seen.setdefault(id(buffer), (module, name, buffer))
+    return list(seen.values())
