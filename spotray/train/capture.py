@@ -53,19 +53,26 @@ def take_apart(state: Mapping[str, Any]) -> Captured:
         return {"~": kind, "v": value}
 
     def leaf(kind: str, path: str, tensor: torch.Tensor) -> dict[str, Any]:
-        tensors[path] = tensor.detach()
-        return tag(kind, path)
+        name = path
+        while name in tensors:  # {1: a, "1": b} and {"a/b": c, "a": {"b": d}} share paths
+            name += "'"
+        tensors[name] = tensor.detach()
+        return tag(kind, name)
 
     def walk(value: Any, path: str) -> Any:
-        if value is None or isinstance(value, bool | int | float | str):
-            if type(value) in (type(None), bool, int, float, str):
-                return value
+        if value is None or type(value) in (bool, int, float, str):
+            return value
         elif isinstance(value, torch.Tensor):
-            return leaf(_TENSOR, path, value)
-        elif isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-            return leaf(_ARRAY, path, torch.from_numpy(np.ascontiguousarray(value)))
-        elif isinstance(value, np.generic) and value.dtype.kind in "biuf":
-            return tag(_SCALAR, [value.dtype.str, value.item()])
+            if value.layout is torch.strided and not value.is_quantized:
+                return leaf(_TENSOR, path, value)
+        elif isinstance(value, np.ndarray):
+            if _is_plain(value.dtype):
+                # reshape, since ascontiguousarray makes one dimension of none
+                whole = np.ascontiguousarray(value).reshape(value.shape)
+                return leaf(_ARRAY, path, torch.from_numpy(whole))
+        elif isinstance(value, np.generic):  # before float: np.float64 is one
+            if _is_plain(value.dtype):
+                return tag(_SCALAR, [value.dtype.str, value.item()])
         elif isinstance(value, bytes):
             return tag("bytes", base64.b64encode(value).decode("ascii"))
         elif isinstance(value, torch.dtype):
@@ -74,7 +81,7 @@ def take_apart(state: Mapping[str, Any]) -> Captured:
             return [walk(v, f"{path}/{i}") for i, v in enumerate(value)]
         elif isinstance(value, tuple | set | frozenset | deque):
             name = "tuple" if isinstance(value, tuple) else type(value).__name__
-            items = sorted(value) if isinstance(value, set | frozenset) else list(value)
+            items = sorted(value, key=repr) if isinstance(value, set | frozenset) else list(value)
             rest = [value.maxlen] if isinstance(value, deque) else []
             return tag(name, [[walk(v, f"{path}/{i}") for i, v in enumerate(items)], *rest])
         elif isinstance(value, Mapping):
@@ -115,7 +122,10 @@ def put_together(captured: Captured) -> dict[str, Any]:
         if kind == _ARRAY:
             return captured.tensors[inner].numpy().copy()
         if kind == _SCALAR:
-            return np.dtype(inner[0]).type(inner[1])
+            dtype = np.dtype(inner[0])
+            if not _is_plain(dtype):
+                raise ValueError(f"{inner[0]!r} is no type of number")
+            return dtype.type(inner[1])
         if kind == "bytes":
             return base64.b64decode(inner)
         if kind == "dtype":
@@ -130,11 +140,24 @@ def put_together(captured: Captured) -> dict[str, Any]:
 
     try:
         state = build(json.loads(captured.skeleton))
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as exc:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as exc:
         raise CheckpointCorrupt(f"the state's skeleton does not fit its tensors: {exc!r}") from exc
     if not isinstance(state, dict):
         raise CheckpointCorrupt("the state's skeleton is not a dict")
     return state
+
+
+def _is_plain(dtype: np.dtype[Any]) -> bool:
+    """Whether torch and JSON can hold such numbers: in this machine's byte order, no longdouble."""
+    return dtype.kind in "biuf" and dtype.isnative and dtype.itemsize <= 8
 
 
 def byte_index(captured: Captured) -> tuple[ByteIndex, int]:
