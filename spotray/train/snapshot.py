@@ -1,9 +1,9 @@
 """Snapshots: the state in the node's own memory, where it outlives the worker's process.
 
 Two slots are written in turn. A slot is a data file in a memory-backed folder
-(``/dev/shm``) and a small JSON file that makes it valid: the JSON is removed before
-the data changes and written, by rename, when all the bytes and their checksum are
-there. So one slot is valid at any moment, wherever a process is killed.
+(``/dev/shm``) and a small file that makes it valid (its own checksum, then JSON): it is
+removed before the data changes and written, by rename, when all the bytes and their
+checksum are there. So one slot is valid at any moment, wherever a process is killed.
 """
 
 from __future__ import annotations
@@ -129,6 +129,7 @@ class SnapshotSlots:
         if image is None or image.numel() != size:
             self.folder.mkdir(parents=True, exist_ok=True)
             path = self.folder / f"slot-{slot}.bin"
+            self._images[slot] = None  # if the next lines fail, the old mapping leads nowhere
             path.unlink(missing_ok=True)
             with open(path, "wb") as file:
                 # Reserve for real: a sparse file in a full /dev/shm would end
@@ -140,12 +141,13 @@ class SnapshotSlots:
 
     def _seal(self, slot: int, image: torch.Tensor, meta: dict[str, Any]) -> None:
         started = time.perf_counter()
-        meta = {**meta, "crc32": _crc32(image)}
+        text = json.dumps({**meta, "crc32": _crc32(image)})
         temporary = self.folder / f".slot-{slot}.json"
         try:
-            temporary.write_text(json.dumps(meta))
+            temporary.write_text(f"{zlib.crc32(text.encode()):08x}\n{text}")
             temporary.rename(self._meta(slot))
         except OSError as exc:
+            self._images[slot] = None  # the folder may be gone, and the data with it
             log.error("snapshot of step %d not committed: %s", meta["step"], exc)
         self.seal_s = time.perf_counter() - started
 
@@ -154,7 +156,10 @@ class SnapshotSlots:
         if not path.exists():
             return None
         try:
-            meta = json.loads(path.read_text())
+            own_crc32, _, text = path.read_text().partition("\n")
+            if int(own_crc32, 16) != zlib.crc32(text.encode()):
+                raise CheckpointCorrupt("its own checksum disagrees")
+            meta = json.loads(text)
             step, size, index = int(meta["step"]), int(meta["size_bytes"]), meta["index"]
             skeleton, crc32 = str(meta["skeleton"]), int(meta["crc32"])
             data = self.folder / f"slot-{slot}.bin"
