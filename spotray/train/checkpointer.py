@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import pyarrow as pa
 import torch
@@ -36,6 +36,8 @@ from spotray.train.capture import Captured
 from spotray.train.world import World
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _SKELETON = "~skeleton"  # the skeleton's bytes travel as one more tensor
 
@@ -161,48 +163,62 @@ class Checkpointer:
 
     def _write(self, staged: dict[str, torch.Tensor], name: str, step: int, epoch: int) -> None:
         folder = self._store.child(name)
-        world = self._world
-        if world.rank == 0:
-            # An older attempt at the same step, perhaps a damaged one, must not
-            # lend its files to this one.
-            manifests.remove(folder)
-        world.gather_objects(None, for_io=True)
+        # An older attempt at the same step, perhaps a damaged one, must not lend its
+        # files to this one.
+        self._together(name, lambda: manifests.remove(folder), alone=True)
+        files = self._together(name, lambda: self._write_part(staged, folder))
+        manifest = Manifest(
+            run_id=self._run_id,
+            step=step,
+            epoch=epoch,
+            world_size=self._world.size,
+            created_at_s=time.time(),
+            files={file: entry for part in files for file, entry in part.items()},
+        )
+        self._together(name, lambda: manifests.write(folder, manifest), alone=True)
+        if self._world.rank == 0:
+            try:
+                manifests.retain(self._store, keep_last=self._keep)
+            except (OSError, pa.ArrowException) as exc:
+                # This one is committed all the same; the next one tries again.
+                log.warning("old checkpoints in %s stay: %s", self._store.url, exc)
+
+    def _together(self, name: str, work: Callable[[], T], *, alone: bool = False) -> list[T]:
+        """``work()`` of every rank (``alone``: of rank 0), or the same error on all of them.
+
+        Peers wait for each other here, so a rank that fails must say so and not leave.
+        """
+        done: T | None = None
+        failed = ""
+        if not alone or self._world.rank == 0:
+            try:
+                done = work()
+            except (Exception, CheckpointException) as exc:
+                failed = _reason(exc)
+                log.warning("checkpoint %s: %s", name, failed)
+        told = self._world.gather_objects((failed, done), for_io=True)
+        if failures := [why for why, _ in told if why]:
+            raise CheckpointError(
+                f"{self._store.url}/{name} could not be written ({failures[0]}): "
+                "look at the storage's space and access rights"
+            )
+        return [result for _, result in told]
+
+    def _write_part(
+        self, staged: dict[str, torch.Tensor], folder: Store
+    ) -> dict[str, tuple[int, str]]:
+        """Write this rank's files; name -> size in bytes, SHA-256."""
         files = _FilesOnStore(folder)
         writer = FileSystemWriter("", sync_files=False)
         writer.fs = files  # type: ignore[assignment]  # as torch's own fsspec writer does
         writer.path = ""
-        try:
-            dcp.save(
-                staged,
-                storage_writer=writer,
-                process_group=world.io_group,
-                no_dist=world.size == 1,
-            )
-        except (RuntimeError, OSError, pa.ArrowException, CheckpointException) as exc:
-            # Peers wait in the gather below; tell them instead of leaving.
-            log.warning("checkpoint of step %d: %s", step, exc)
-            gathered = world.gather_objects(" ".join(str(exc).split())[:300], for_io=True)
-        else:
-            gathered = world.gather_objects(files.written, for_io=True)
-        if failed := [one for one in gathered if isinstance(one, str)]:
-            raise CheckpointError(f"a rank could not write its part of {name}: {failed[0]}")
-        if world.rank == 0:
-            written: dict[str, tuple[int, str]] = {}
-            for part in gathered:
-                written |= part
-            manifests.write(
-                folder,
-                Manifest(
-                    run_id=self._run_id,
-                    step=step,
-                    epoch=epoch,
-                    world_size=world.size,
-                    created_at_s=time.time(),
-                    files=written,
-                ),
-            )
-            manifests.retain(self._store, keep_last=self._keep)
-        world.gather_objects(None, for_io=True)
+        dcp.save(
+            staged,
+            storage_writer=writer,
+            process_group=self._world.io_group,
+            no_dist=self._world.size == 1,
+        )
+        return files.written
 
 
 def read_checkpoint(folder: Store, manifest: Manifest | None = None) -> Captured:
@@ -235,9 +251,16 @@ def read_checkpoint(folder: Store, manifest: Manifest | None = None) -> Captured
         pa.ArrowException,
         CheckpointException,
     ) as exc:
-        words = " ".join(str(exc).split())[:200]
-        raise CheckpointCorrupt(f"{folder.url} cannot be read: {words}") from exc
+        raise CheckpointCorrupt(f"{folder.url} cannot be read: {_reason(exc)}") from exc
     return Captured(skeleton, tensors)
+
+
+def _reason(exc: BaseException) -> str:
+    """An error's own words on one line; torch wraps each rank's into one with all tracebacks."""
+    if isinstance(exc, CheckpointException) and exc.failures:
+        rank, (cause, _) = next(iter(exc.failures.items()))
+        return f"rank {rank}: {_reason(cause)}"
+    return " ".join(str(exc).split())[:300] or type(exc).__name__
 
 
 def _part(captured: Captured, *, rank: int, size: int) -> dict[str, torch.Tensor]:
