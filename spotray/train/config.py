@@ -39,7 +39,7 @@ class SpotConfig:
             )
         if self.keep_checkpoints < 1:
             raise ConfigError(f"keep_checkpoints must be at least 1, got {self.keep_checkpoints}")
-        if self.notice_margin_s < 0:
+        if not self.notice_margin_s >= 0:  # so that NaN is refused too
             raise ConfigError(f"notice_margin_s must not be negative, got {self.notice_margin_s}")
         if self.max_restarts_without_progress < 1:
             raise ConfigError(

@@ -58,11 +58,20 @@ class TrainState:
         for name, part in self.parts.items():
             try:
                 part.load_state_dict(saved[name])
-            except (RuntimeError, KeyError, ValueError, TypeError) as exc:
-                detail = " ".join(str(exc).split())[:300]
+            except (
+                RuntimeError,
+                LookupError,
+                ValueError,
+                TypeError,
+                AttributeError,
+                AssertionError,
+            ) as exc:
+                # A KeyError's own text is the key alone.
+                text = f"it lacks {exc}" if isinstance(exc, KeyError) else str(exc)
+                detail = " ".join(text.split())[:300]
                 raise StateMismatch(
                     f"{whence} does not fit this job's {name}: {detail}; give this job another "
-                    "name, or restore with the model that saved it"
+                    "name, or go back to the model and the settings that saved it"
                 ) from exc
 
 
