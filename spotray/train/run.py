@@ -34,6 +34,7 @@ from spotray.train.world import World
 log = logging.getLogger(__name__)
 
 _REST_STREAM = 3  # random numbers drawn between epochs
+_KEPT_VERDICTS = 16  # epochs whose audit is part of the state
 _NAMED_RIDERS = 2 + len(Wish.FIELDS)  # loss, samples, wishes
 
 
@@ -156,7 +157,8 @@ class Run:
         """
         if self._prepared is not None:
             raise ConfigError("run.prepare() was called twice: give it everything at once")
-        parts: dict[str, Stateful] = {}
+        # First, since "another batch size" says more than the tensors that differ for it.
+        parts: dict[str, Stateful] = {"position": _Position(self)}
         results = [self._adopt(one, parts) for one in objects]
         if not self._models or self._source is None:
             lacking = "model" if not self._models else "dataset"
@@ -165,7 +167,6 @@ class Run:
         tally = _Tally(self._source.plan.length) if audits else None
         if tally is not None:
             parts["audit"] = tally
-        parts["position"] = _Position(self)
         exchange = GradientExchange(
             [r for r in results if isinstance(r, nn.Module)],
             riders=_NAMED_RIDERS + (len(tally.counts) if tally is not None else 0),
@@ -174,6 +175,8 @@ class Run:
         keeper = Keeper(self._session, self._world, TrainState(parts))
         self._prepared = _Prepared(self._source, exchange, keeper, tally)
         keeper.restore()
+        if tally is not None:
+            self._tell_audits(tally)  # a lost rank 0 may not have come to tell the last ones
         return results[0] if len(results) == 1 else tuple(results)
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -387,30 +390,33 @@ class Run:
         ready.keeper.step_done(self.step, self.epoch, self.loss, self._wish)
 
     def _audit(self, tally: _Tally, plan: BatchPlan) -> None:
-        assert self._session is not None, "only a session asks for an audit"
+        """Judge the counts of the epoch that ends, and begin anew."""
         due = plan.length
         if self._drop_last:
             due = plan.steps_per_epoch * plan.global_batch_size
         counts = tally.counts
         once = int((counts == 1).sum()) == due and int(counts.sum()) == due
-        self._session.journal.append(
-            EpochAudited(
-                at_s=time.time(),
-                epoch=self.epoch,
-                samples=plan.length,
-                exactly_once=once,
-                most=int(counts.max()),
-                fewest=int(counts.min()),
-            )
-        )
+        tally.verdicts.append([self.epoch, once, int(counts.max()), int(counts.min())])
+        del tally.verdicts[:-_KEPT_VERDICTS]
         if not once:
-            log.error(
-                "epoch %d: samples were used %d to %d times instead of once",
-                self.epoch,
-                int(counts.min()),
-                int(counts.max()),
-            )
+            log.error("epoch %d: samples were not used exactly once: %s", self.epoch, counts)
         counts.zero_()
+        self._tell_audits(tally, last=1)
+
+    def _tell_audits(self, tally: _Tally, *, last: int = 0) -> None:
+        """Journal the last verdicts, by default all that are kept."""
+        assert self._session is not None, "only a session asks for an audit"
+        for epoch, once, most, fewest in tally.verdicts[-last:]:
+            self._session.journal.append(
+                EpochAudited(
+                    at_s=time.time(),
+                    epoch=int(epoch),
+                    samples=len(tally.counts),
+                    exactly_once=bool(once),
+                    most=int(most),
+                    fewest=int(fewest),
+                )
+            )
 
 
 @dataclass(frozen=True)
@@ -481,6 +487,7 @@ class _Tally:
 
     def __init__(self, samples: int) -> None:
         self.counts = torch.zeros(samples, dtype=torch.int32)
+        self.verdicts: list[list[int | bool]] = []  # epoch, exactly once, most, fewest uses
 
     def uses(self, shard: Shard) -> list[float]:
         """One number per sample: uses in this shard."""
@@ -495,10 +502,11 @@ class _Tally:
         self.counts += torch.tensor(uses).round().to(torch.int32)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"counts": self.counts}
+        return {"counts": self.counts, "verdicts": self.verdicts}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.counts.copy_(state_dict["counts"])
+        self.verdicts = list(state_dict["verdicts"])
 
 
 def _name(kind: str, taken: Mapping[str, Any]) -> str:

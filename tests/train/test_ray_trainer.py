@@ -1,0 +1,245 @@
+"""`ElasticTrainer` on real Ray nodes that are really lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
+
+from spotray import ConfigError, ElasticTrainer, SpotConfig, StateMismatch
+from spotray.events import (
+    CheckpointCommitted,
+    EpochAudited,
+    Event,
+    JobEnded,
+    Restored,
+    TrainingDone,
+    Warned,
+    WorkerGroupStarted,
+)
+from spotray.lab.lab import Lab
+from spotray.lab.scenario import Scenario, ScriptedEvent
+from spotray.ledger.recovery import summarize_recoveries
+from spotray.ledger.rundir import load_run
+from tests.train.ray_jobs import elastic_loop, plain_loop
+from tests.train.workers import WorkerPool
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
+
+WORKERS = 4
+EPOCHS = 16  # of 5 steps
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    journal = tmp_path_factory.mktemp("cluster")
+    with Lab(scenario=Scenario(workers=WORKERS, provisioning_s=1.0), journal=journal) as lab:
+        lab.wait_for_workers(WORKERS)
+        lab.connect(runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parents[2])}})
+        yield lab
+
+
+@pytest.fixture
+def cluster(lab: Lab) -> Lab:
+    """The lab with all its workers there again."""
+    lab.wait_for_workers(WORKERS)
+    return lab
+
+
+def fit(
+    tmp_path: Path,
+    name: str,
+    *,
+    config: dict[str, Any] | None = None,
+    loop: Callable[..., None] = elastic_loop,
+    workers: tuple[int, int] = (1, WORKERS),
+    storage: str | None = None,
+    **run_config: Any,
+) -> tuple[Any, list[Event]]:
+    """Train; the result and the run's facts."""
+    spot = SpotConfig(snapshot_interval_s=0.5, checkpoint_interval_s=3.0, audit_samples=True)
+    trainer = ElasticTrainer(
+        loop,
+        train_loop_config={"epochs": EPOCHS, "step_s": 0.2, **(config or {})},
+        scaling_config=ScalingConfig(num_workers=workers),
+        run_config=RunConfig(name=name, storage_path=storage or str(tmp_path), **run_config),
+        spot=spot,
+    )
+    result = trainer.fit()
+    return result, list(load_run(trainer.run_dir).events)
+
+
+def of(events: list[Event], kind: type[Any]) -> list[Any]:
+    return [e for e in events if isinstance(e, kind)]
+
+
+def undisturbed(world: Any, epochs: int) -> str:
+    """The weights after the same loop in one process, without Ray."""
+    from spotray.train.state import weights_sha256
+
+    runs: list[Any] = []
+    elastic_loop({"epochs": epochs}, runs)
+    return weights_sha256(runs[0]._models)
+
+
+@pytest.fixture(scope="module")
+def reference(workers: WorkerPool) -> str:
+    return str(workers.run(1, undisturbed, EPOCHS)[0])
+
+
+def assert_unharmed(events: list[Event], reference: str) -> None:
+    done = of(events, TrainingDone)[-1]
+    assert done.step == 5 * EPOCHS
+    assert done.weights_sha256 == reference
+    audits = {e.epoch: e.exactly_once for e in of(events, EpochAudited)}
+    assert audits == dict.fromkeys(range(EPOCHS), True)
+    assert of(events, JobEnded)[-1].status == "finished"
+
+
+def test_one_node_lost_without_notice_then_another_with(
+    cluster: Lab, tmp_path: Path, reference: str
+) -> None:
+    script = (
+        ScriptedEvent(at_step=10, action="kill", rank=3),
+        ScriptedEvent(at_step=30, action="notice", rank=0, notice_s=8),
+    )
+    play = cluster.play(Scenario(workers=WORKERS, events=script))
+    result, events = fit(tmp_path, "loss")
+    play.stop()
+    assert_unharmed(events, reference)
+    summary = summarize_recoveries(events)
+    assert (summary.preemptions_noticed, summary.preemptions_silent) == (1, 1)
+    assert summary.steps_lost_noticed == 0
+    assert result.metrics["weights_sha256"] == reference
+    assert result.metrics["seen"] == EPOCHS - 1
+    # Readable without spotray.
+    from torch.distributed.checkpoint import FileSystemReader
+
+    names = FileSystemReader(result.checkpoint.path).read_metadata().state_dict_metadata
+    assert "/model/head.weight" in names
+
+
+def test_all_nodes_under_notice_reach_storage_in_time(
+    cluster: Lab, tmp_path: Path, reference: str
+) -> None:
+    script = (ScriptedEvent(at_step=20, action="notice", count=WORKERS, notice_s=12),)
+    cluster.set_capacity(WORKERS)  # no room for others before these are gone
+    play = cluster.play(Scenario(workers=WORKERS, events=script))
+    _, events = fit(tmp_path, "all")
+    play.stop()
+    cluster.set_capacity(2 * WORKERS)
+    assert_unharmed(events, reference)
+    summary = summarize_recoveries(events)
+    assert summary.preemptions_noticed == WORKERS
+    assert summary.steps_lost_noticed == 0
+    assert [e.source for e in of(events, Restored)][1] == "checkpoint"
+
+
+def test_a_frozen_node_is_left_behind(cluster: Lab, tmp_path: Path, reference: str) -> None:
+    script = (ScriptedEvent(at_step=20, action="freeze", rank=1),)
+    play = cluster.play(Scenario(workers=WORKERS, events=script))
+    _, events = fit(tmp_path, "frozen")
+    play.stop()
+    for node in cluster.nodes():
+        if node.state == "frozen":
+            cluster.kill(node.name)
+    assert_unharmed(events, reference)
+    assert len(of(events, WorkerGroupStarted)) >= 2
+
+
+def test_a_notice_that_is_taken_back_loses_nothing(
+    cluster: Lab, tmp_path: Path, reference: str
+) -> None:
+    script = (
+        ScriptedEvent(at_step=20, action="notice", rank=2, notice_s=60),
+        ScriptedEvent(at_step=25, action="cancel", rank=2),
+    )
+    play = cluster.play(Scenario(workers=WORKERS, events=script))
+    _, events = fit(tmp_path, "cancelled")
+    play.stop()
+    assert_unharmed(events, reference)
+    summary = summarize_recoveries(events)
+    assert summary.preemptions_noticed + summary.preemptions_silent == 0
+    assert summary.steps_lost_noticed == 0
+
+
+def test_checkpoints_and_journal_live_in_a_bucket(
+    cluster: Lab, tmp_path: Path, reference: str, s3_server: Any
+) -> None:
+    # Workers get the environment of the raylets, which knows no bucket: the URL says it.
+    endpoint = s3_server.endpoint_url.removeprefix("http://")
+    keys = "testing:testing@"
+    storage = f"s3://{keys}{s3_server.bucket}/runs?endpoint_override={endpoint}&scheme=http"
+    script = (ScriptedEvent(at_step=35, action="kill_all"),)
+    play = cluster.play(Scenario(workers=WORKERS, events=script))
+    _, events = fit(tmp_path, "bucket", storage=storage)
+    play.stop()
+    assert_unharmed(events, reference)
+    assert "checkpoint" in [e.source for e in of(events, Restored)]
+    assert of(events, CheckpointCommitted)[-1].step == 5 * EPOCHS
+
+
+def test_a_bug_of_the_users_ends_the_job_at_once(cluster: Lab, tmp_path: Path) -> None:
+    with pytest.raises(TrainingFailedError, match="a bug of the user's"):
+        fit(tmp_path, "bug", config={"bug_at": 12, "step_s": 0.0})
+    events = list(load_run(tmp_path / "bug").events)
+    assert len(of(events, WorkerGroupStarted)) == 1
+    assert of(events, JobEnded)[-1].status == "failed"
+
+
+def test_another_model_under_the_same_name_is_refused(cluster: Lab, tmp_path: Path) -> None:
+    fit(tmp_path, "twice", config={"epochs": 2, "step_s": 0.0})
+    with pytest.raises(StateMismatch, match="model"):
+        fit(tmp_path, "twice", config={"epochs": 4, "step_s": 0.0, "model": "conv"})
+    with pytest.raises(StateMismatch, match="samples was 70 and is 80 now"):
+        fit(tmp_path, "twice", config={"epochs": 4, "step_s": 0.0, "samples": 80})
+    # ... and the same one goes on where it stopped.
+    _, events = fit(tmp_path, "twice", config={"epochs": 3, "step_s": 0.0})
+    assert [(e.step, e.source) for e in of(events, Restored)][-1] == (10, "checkpoint")
+    assert of(events, TrainingDone)[-1].step == 15
+
+
+def test_storage_that_cannot_be_written_is_found_before_anything_starts(
+    cluster: Lab, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(ConfigError, match="cannot write to .*file/x/spotray") as caught:
+        fit(tmp_path, "x", storage=str(tmp_path / "file"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_plain_ray_train_loop_survives_with_its_own_checkpoints(
+    cluster: Lab, tmp_path: Path
+) -> None:
+    def kill_one() -> None:
+        cluster.kill(sorted(n.name for n in cluster.nodes() if n.spot)[0])
+
+    timer = threading.Timer(8.0, kill_one)
+    timer.start()
+    result, events = fit(
+        tmp_path,
+        "plain",
+        loop=plain_loop,
+        config={"steps": 400},
+        failure_config=FailureConfig(max_failures=0),
+    )
+    timer.join()
+    assert result.metrics["step"] == 390  # the last one with a checkpoint, as Ray has it
+    assert of(events, JobEnded)[-1].status == "finished"
+    assert len(of(events, WorkerGroupStarted)) >= 2
+    assert not of(events, Warned)
+
+
+def test_nothing_of_the_jobs_is_left_in_ray(cluster: Lab) -> None:
+
+    alive = [
+        actor["Name"]
+        for actor in ray._private.state.actors().values()
+        if actor["State"] == "ALIVE" and actor["Name"].startswith("spotray-coordinator")
+    ]
+    assert alive == []
