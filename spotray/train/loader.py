@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from spotray.errors import ConfigError
 from spotray.train.order import BatchPlan, Ids, epoch_order, shard_range, stream_seed
@@ -138,7 +138,9 @@ def dataset_of(source: Any) -> tuple[MapDataset, Collate | None, int]:
         # Its batch size, sampler and shuffling are replaced by the elastic order.
         dataset, _, workers = dataset_of(source.dataset)
         return dataset, source.collate_fn, source.num_workers
-    if not hasattr(source, "__getitem__") or not hasattr(source, "__len__"):
+    # An IterableDataset inherits an index that only raises.
+    is_stream = isinstance(source, IterableDataset)
+    if is_stream or not hasattr(source, "__getitem__") or not hasattr(source, "__len__"):
         raise ConfigError(
             f"a {type(source).__name__} has no length or no index: give run.prepare() a map-style "
             "dataset (__len__ and __getitem__) or a spotray.ParquetDataset"
@@ -150,6 +152,8 @@ def to_device(batch: Any, device: torch.device) -> Any:
     """The batch with all its tensors on ``device``; tuples, lists and dicts keep their form."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
+    if callable(move := getattr(batch, "to", None)):  # packed sequences, tokenizers' batches
+        return move(device)
     if isinstance(batch, dict):
         return {key: to_device(value, device) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
