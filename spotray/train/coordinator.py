@@ -72,6 +72,8 @@ class Coordinator:
         self._progress: dict[str, Any] = {"step": 0, "epoch": 0, "loss": None}
         self._proposed = 0
         self._held = False
+        self._leaving = False  # a node of the worker group is under notice
+        self._members: set[str] = set()  # nodes that ever took part
         self._node_up_s = 0.0  # of members of worker groups, in all
         self._losses = 0
         self._alive: dict[str, dict[str, Any]] = {}
@@ -86,7 +88,8 @@ class Coordinator:
         with self._lock:
             self._generation += 1
             self._group = tuple(node_ids)
-            self._held = False
+            self._members |= set(node_ids)
+            self._held = self._leaving = False
             self._proposed = 0
             self._append(
                 WorkerGroupStarted(
@@ -115,6 +118,7 @@ class Coordinator:
             if generation != self._generation:
                 return None, self._losses, self._node_up_s
             self._progress = progress
+            self._leaving = notice is not None
             stop = self._leave(notice, progress) if notice is not None else None
             if stop is None and self._proposed > len(self._group):
                 stop = StopRequest(f"room for {self._proposed} workers", durable=False)
@@ -141,6 +145,8 @@ class Coordinator:
         """There is room for so many workers; whether the current ones stand still for it."""
         with self._lock:
             self._proposed = workers
+            if workers <= len(self._group) and not self._leaving:
+                self._held = False  # the room is gone: `sync` lets the workers go on
             return self._held
 
     def group_lost(self, cause: str, why: str) -> int:
@@ -161,6 +167,11 @@ class Coordinator:
                 "world_size": len(self._group),
                 **{k: self._progress[k] for k in ("step", "epoch", "loss")},
             }
+
+    def left_behind(self) -> list[str]:
+        """Nodes that are alive, took part once, and are not in the current worker group."""
+        with self._lock:
+            return sorted((self._members - set(self._group)) & self._alive.keys())
 
     def close(self) -> None:
         """Write what is left of the journal."""

@@ -397,12 +397,12 @@ class Keeper:
         )
         self._session.journal.flush()
         link = self._session.link
-        if link is None:
-            return
-        if self._world.rank == 0:
+        if link is not None and self._world.rank == 0:
             link.held(step=step, why=why)
-        link.wait_for_end(_STAND_STILL_S)
-        log.warning("nobody replaced this worker group within %.0f s: going on", _STAND_STILL_S)
+            link.wait_for_end(_STAND_STILL_S)
+        # The others wait here, for the end of their processes or for rank 0.
+        self._world.gather_objects(None)
+        log.warning("this worker group was not replaced: it goes on after step %d", step)
 
     def _tell_steps(self, step: int, loss: float | None) -> None:
         """Journal the steps since the last time."""

@@ -45,7 +45,7 @@ class JobLink(Protocol):
         ...
 
     def wait_for_end(self, timeout_s: float) -> None:
-        """Stand still until this process is ended, or ``timeout_s`` seconds."""
+        """Stand still until this process is ended; back when released, or after the time."""
         ...
 
     def losses(self) -> tuple[int, float]:

@@ -27,13 +27,14 @@ from spotray.storage import Store
 from spotray.train.config import SpotConfig
 from spotray.train.coordinator import Coordinator
 from spotray.train.ray_internals import SpotTorchTrainer, own_error, set_fast_recovery_env
-from spotray.train.worker import WorkerLoop
+from spotray.train.worker import WorkerLoop, remove_job_memory
 
 log = logging.getLogger(__name__)
 
 JOB_FOLDER = "spotray"  # inside of the run's folder, beside Ray Train's own files
 _NAMESPACE = "spotray"
-_ACTOR_S = 60.0  # for a small actor's start on a loaded machine
+_CALL_S = 10.0  # for an answer of the coordinator
+_SWEEP_S = 20.0  # for a task on each node that was left behind
 
 
 class ElasticTrainer:
@@ -130,6 +131,7 @@ class ElasticTrainer:
             coordinator = self._start_coordinator(store, writes_nodes=not cluster_journal)
             result = self._train(store, run_id, coordinator)
             status = "finished"
+            _sweep(coordinator, run_id)
             return result
         except TrainingFailedError as exc:
             if own := own_error(exc):
@@ -237,6 +239,20 @@ def _run_id(store: Store) -> str:
         raise ConfigError(
             f"{store.url}/run.json is damaged ({exc!r}): restore it, or give the job another name"
         ) from exc
+
+
+def _sweep(coordinator: Any, run_id: str) -> None:
+    """Give back the memory of nodes that took part, but not to the end."""
+    try:
+        nodes = ray.get(coordinator.left_behind.remote(), timeout=_CALL_S)
+        remove = ray.remote(num_cpus=0, max_retries=0)(remove_job_memory)
+        at = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
+        ray.get(
+            [remove.options(scheduling_strategy=one).remote(run_id) for one in at],
+            timeout=_SWEEP_S,
+        )
+    except RayError as exc:
+        log.warning("snapshots of %s may be left on some nodes: %s", run_id, exc)
 
 
 def _end_coordinator(coordinator: Any) -> None:

@@ -23,6 +23,7 @@ from spotray.train import session as session_module
 from spotray.train.config import SpotConfig
 from spotray.train.ray_internals import WorkerContext
 from spotray.train.session import NoJournal, Session, StopRequest
+from spotray.train.snapshot import SnapshotSlots
 from spotray.train.vision_compat import mend_torchvision
 from spotray.train.world import World
 
@@ -107,6 +108,7 @@ class RayLink:
         self._stop: StopRequest | None = None
         self._losses = (0, 0.0)
         self._closing = threading.Event()
+        self._released = threading.Event()  # the coordinator took its request to stop back
         self._thread: threading.Thread | None = None
         if world.rank == 0:
             self._thread = threading.Thread(target=self._sync, name="coordinator", daemon=True)
@@ -137,8 +139,8 @@ class RayLink:
             log.warning("the coordinator did not hear that the workers stand still: %s", exc)
 
     def wait_for_end(self, timeout_s: float) -> None:
+        self._released.wait(timeout_s)
         self._stop = None
-        self._closing.wait(timeout_s)
 
     def losses(self) -> tuple[int, float]:
         return self._losses
@@ -177,6 +179,17 @@ class RayLink:
                 continue
             self._losses = (lost, up_s)
             self._stop = stop
+            if stop is None:
+                self._released.set()
+            else:
+                self._released.clear()
+
+
+def remove_job_memory(run_id: str) -> None:
+    """Remove a job's snapshots from this node's memory; runs as a Ray task."""
+    SnapshotSlots(Path(os.environ.get("SPOTRAY_SHM_DIR", _SHM_DIR)) / run_id).remove()
+    for progress in Path(os.environ.get("SPOTRAY_SHM_DIR", _SHM_DIR)).glob(f"progress-{run_id}-*"):
+        progress.unlink(missing_ok=True)
 
 
 def _takes_config(loop: Callable[..., Any]) -> bool:
