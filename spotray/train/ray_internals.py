@@ -15,10 +15,12 @@ Why each is needed:
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +55,8 @@ from ray.train.v2.torch.torch_trainer import TorchTrainer
 from spotray.errors import SpotrayError, WorldBroken
 
 log = logging.getLogger(__name__)
+
+Ask = Callable[..., Any]  # calls a method of the job's coordinator by name; None: no answer
 
 # Ray's own knobs for what a lost node costs; a value that the user set is kept.
 # Ray Train hands these from the driver to its controller and workers.
@@ -102,24 +106,23 @@ class SpotTorchTrainer(TorchTrainer):
         self._max_idle_restarts = max_idle_restarts
 
     def _initialize_and_run_controller(self, **kwargs: Any) -> Any:
+        ask = functools.partial(_ask, self._coordinator)
         kwargs["failure_policy"] = LossPolicy(
             self.run_config.failure_config,
-            coordinator=self._coordinator,
+            ask=ask,
             max_idle_restarts=self._max_idle_restarts,
         )
         if not isinstance(self.scaling_config.num_workers, int):
-            kwargs["scaling_policy"] = FreshScalingPolicy(
-                self.scaling_config, coordinator=self._coordinator
-            )
+            kwargs["scaling_policy"] = FreshScalingPolicy(self.scaling_config, ask=ask)
         return super()._initialize_and_run_controller(**kwargs)
 
 
 class FreshScalingPolicy(ElasticScalingPolicy):
     """Ray's elastic policy on a fresh view of the cluster, growing only at an agreed step."""
 
-    def __init__(self, scaling_config: Any, *, coordinator: Any) -> None:
+    def __init__(self, scaling_config: Any, *, ask: Ask) -> None:
         super().__init__(scaling_config=scaling_config)
-        self._coordinator = coordinator
+        self._ask = ask
         self._seen_room: tuple[int, float] | None = None  # workers that fit, since when
         self._gathering: tuple[int, float] | None = None  # the same, while no worker runs
 
@@ -148,7 +151,7 @@ class FreshScalingPolicy(ElasticScalingPolicy):
         fit = self._workers_that_fit(probe=False)
         if fit <= worker_group_state.num_workers:
             if self._seen_room is not None:
-                self._call("propose", 0)
+                self._ask("propose", 0)
             self._seen_room = None
             return NoopDecision()
         if self._seen_room is None or self._seen_room[0] != fit:
@@ -156,7 +159,7 @@ class FreshScalingPolicy(ElasticScalingPolicy):
         waited_s = now - self._seen_room[1]
         if waited_s < _GROW_SETTLE_S or now - worker_group_state.start_time < _GROW_AFTER_S:
             return NoopDecision()
-        is_held = self._call("propose", fit)
+        is_held = self._ask("propose", fit)
         patience_s = max(_GROW_PATIENCE_S, self.scaling_config.elastic_resize_monitor_interval_s)
         if is_held or waited_s > patience_s:
             self._seen_room = None
@@ -178,9 +181,6 @@ class FreshScalingPolicy(ElasticScalingPolicy):
         usable = usable_nodes(probe=probe)
         return int(self._count_possible_workers({n: r for n, r in reserved.items() if n in usable}))
 
-    def _call(self, method: str, *args: Any) -> Any:
-        return _ask(self._coordinator, method, *args)
-
 
 class LossPolicy(DefaultFailurePolicy):
     """A lost node or process is not the user's failure; a bug of the user's is one at once.
@@ -189,16 +189,16 @@ class LossPolicy(DefaultFailurePolicy):
     what breaks the workers.
     """
 
-    def __init__(self, failure_config: Any, *, coordinator: Any, max_idle_restarts: int) -> None:
+    def __init__(self, failure_config: Any, *, ask: Ask, max_idle_restarts: int) -> None:
         super().__init__(failure_config)
-        self._coordinator = coordinator
+        self._ask = ask
         self._max_idle_restarts = max_idle_restarts
         self._idle_restarts = 0
         self._last_step = -1
 
     def make_decision(self, training_failed_error: TrainingFailedError) -> FailureDecision:
         if isinstance(training_failed_error, PreemptionError):
-            _ask(self._coordinator, "group_lost", "preemption", "the notice's deadline")
+            self._ask("group_lost", "preemption", "the notice's deadline")
             return FailureDecision.RETRY
         if not isinstance(training_failed_error, WorkerGroupError):
             return super().make_decision(training_failed_error)
@@ -208,9 +208,9 @@ class LossPolicy(DefaultFailurePolicy):
             return FailureDecision.RAISE
         why = loss_of(failures)
         if not why:
-            _ask(self._coordinator, "group_lost", "failure", str(training_failed_error)[-300:])
+            self._ask("group_lost", "failure", str(training_failed_error)[-300:])
             return super().make_decision(training_failed_error)
-        step = _ask(self._coordinator, "group_lost", "loss", why)
+        step = self._ask("group_lost", "loss", why)
         if step is not None and step > self._last_step:
             self._idle_restarts, self._last_step = 0, step
         else:
