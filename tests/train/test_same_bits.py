@@ -58,7 +58,8 @@ def test_resizes_4_3_1_2_4_end_with_the_bits_of_an_undisturbed_run(
     restored = [e for e in results[0]["events"] if isinstance(e, Restored)]
     assert [(e.step, e.source) for e in restored] == [(14, "snapshot")]
     audits = [e for e in results[0]["events"] if isinstance(e, EpochAudited)]
-    assert [(e.epoch, e.exactly_once) for e in audits] == [(2, True), (3, True)]
+    # Also those of the worker groups before it, which may have been lost untold.
+    assert [(e.epoch, e.exactly_once) for e in audits] == [(n, True) for n in range(4)]
 
 
 def test_memory_lost_on_all_nodes_goes_on_from_the_checkpoint(
