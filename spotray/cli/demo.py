@@ -102,7 +102,9 @@ class LiveView:
         from spotray.ledger.summary import summarize
 
         reader = None
-        with Live(console=self._console, refresh_per_second=2) as live:
+        with Live(
+            console=self._console, refresh_per_second=2, redirect_stderr=False, transient=True
+        ) as live:
             while not self._stop.wait(_LOOK_S):
                 reader = reader or _open(stage.run_dir)
                 if reader is not None:

@@ -126,7 +126,7 @@ def _script(size: DemoSize) -> tuple[ScriptedEvent, ...]:
         # One more than wanted, so that a node under notice can be replaced before it goes.
         event(at_step=size.given_back_at, action="capacity", count=WORKERS + 1),
         event(at_step=size.killed_at, action="kill", rank=1),
-        event(at_step=size.noticed_at, action="notice", rank=0, notice_s=20),
+        event(at_step=size.noticed_at, action="notice", rank=0, notice_s=25),
         event(at_step=size.all_killed_at, action="kill_all"),
     )
 
