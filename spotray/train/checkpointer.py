@@ -226,6 +226,7 @@ def read_checkpoint(folder: Store, manifest: Manifest | None = None) -> Captured
 
     Raises:
         CheckpointCorrupt: no manifest, or a file is missing or differs from it.
+        OSError: storage did not answer; the checkpoint may be sound.
     """
     manifest = manifest or manifests.read(folder)
     reader = FileSystemReader("")
@@ -251,8 +252,18 @@ def read_checkpoint(folder: Store, manifest: Manifest | None = None) -> Captured
         pa.ArrowException,
         CheckpointException,
     ) as exc:
+        cause = _cause(exc)
+        if isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError):
+            raise cause from exc
         raise CheckpointCorrupt(f"{folder.url} cannot be read: {_reason(exc)}") from exc
     return Captured(skeleton, tensors)
+
+
+def _cause(exc: BaseException) -> BaseException:
+    """What happened on the first rank that failed, if torch wrapped it; else ``exc``."""
+    if isinstance(exc, CheckpointException) and exc.failures:
+        return _cause(next(iter(exc.failures.values()))[0])
+    return exc
 
 
 def _reason(exc: BaseException) -> str:

@@ -19,7 +19,8 @@ from typing import ClassVar
 import torch
 
 from spotray.checkpoint.interval import checkpoint_interval_s
-from spotray.errors import CheckpointCorrupt
+from spotray.checkpoint.manifest import Manifest
+from spotray.errors import CheckpointCorrupt, CheckpointError
 from spotray.events import (
     CheckpointCommitted,
     CheckpointRejected,
@@ -39,6 +40,7 @@ from spotray.train.world import World
 log = logging.getLogger(__name__)
 
 _JOURNAL_EVERY_S = 1.0  # steps are told in groups of about this time
+_READ_PAUSES_S = (1.0, 4.0, 10.0)  # between attempts to read a checkpoint
 _STAND_STILL_S = 60.0  # then nobody moved this worker group, and it goes on
 
 
@@ -104,6 +106,8 @@ class Keeper:
         self._notice_kept_s: float | None = None  # deadline of the notice that was acted on
         self._checkpoint_at = now
         self._checkpoint: Committed | None = None
+        self._postponed = Wish()
+        self._room_checked = False
         self._steps = _Steps()
         self._loss: float | None = None
         self._told_at = now
@@ -169,6 +173,7 @@ class Keeper:
         if self._checkpoints is None:
             return None
         read: tuple[int, str, Captured] | None = None
+        damaged: list[str] = []
         if self._world.rank == 0:
             for name, manifest in self._checkpoints.newest():
                 # The next one is due as if this worker group had been here all along.
@@ -177,16 +182,33 @@ class Keeper:
                 if manifest.step <= newer_than:
                     break
                 try:
-                    captured = self._checkpoints.read(name, manifest)
+                    captured = self._read(name, manifest)
                 except CheckpointCorrupt as exc:
                     self._reject(name, str(exc))
+                    damaged.append(name)
                     continue
                 read = (manifest.step, self._checkpoints.url(name), captured)
                 break
+            if damaged and read is None and newer_than < 0:
+                raise CheckpointError(
+                    f"all checkpoints of this job are damaged ({', '.join(damaged)}): bring one "
+                    "back from a backup, or give the job another name to start from step 0"
+                )
         head = self._world.broadcast_object(read[:2] if read else None, source=0)
         if head is None:
             return None
         return head[0], head[1], self._send(read[2] if read else None, source=0)
+
+    def _read(self, name: str, manifest: Manifest) -> Captured:
+        """A checkpoint's state; storage that fails for a moment is asked again."""
+        assert self._checkpoints is not None
+        for pause_s in _READ_PAUSES_S:
+            try:
+                return self._checkpoints.read(name, manifest)
+            except OSError as exc:
+                log.warning("reading %s failed, again in %.0f s: %s", name, pause_s, exc)
+                time.sleep(pause_s)
+        return self._checkpoints.read(name, manifest)
 
     def _send(self, mine: Captured | None, *, source: int) -> Captured:
         """The state that rank ``source`` holds, on all ranks."""
@@ -237,7 +259,9 @@ class Keeper:
             )
         )
 
-    def step_done(self, step: int, epoch: int, loss: float | None, wish: Wish) -> None:
+    def step_done(
+        self, step: int, epoch: int, loss: float | None, wish: Wish, *, ends_epoch: bool = False
+    ) -> None:
         """Record a finished step and do what rank 0 wished for. All ranks call it.
 
         Args:
@@ -245,16 +269,19 @@ class Keeper:
             epoch: Of this step.
             loss: Mean over the global batch.
             wish: As all ranks received it.
+            ends_epoch: This was the epoch's last step. What is wished for then waits
+                for `epoch_done`: a state saved here would come back to an epoch that
+                has no batch left, which a loop may not expect. A loss that was
+                announced does not wait, since the evaluation to come may be long.
         """
         if self._session is None:
             return
-        ended_at_s = time.time()
-        self._loss = loss
         if self._progress is not None:
             self._progress.write(step)
+        self._loss = loss
         self._steps.first = self._steps.first or step
         self._steps.samples += self.samples
-        self._steps.ended_at_s.append(ended_at_s)
+        self._steps.ended_at_s.append(time.time())
         self._collect_checkpoint()
         link = self._session.link
         if link is not None and self._world.rank == 0:
@@ -263,17 +290,23 @@ class Keeper:
         if time.monotonic() - self._told_at >= _JOURNAL_EVERY_S or not self._told_any:
             # The first step of a worker group ends a recovery: it is told at once.
             self._tell_steps(step, loss)
-        if wish.stop:
-            self._tell_steps(step, loss)
-            self._stand_still(step, epoch, durable=bool(wish.durable))
-        elif wish.notice:
-            if self._session.link is not None:
-                self._notice_kept_s = self._session.link.notice_deadline_s()
-            self._snapshot(step, why="notice", wait=True)
-        elif wish.snapshot:
-            self._snapshot(step, why="interval", wait=False)
-        if wish.checkpoint and not wish.stop:
-            self._start_checkpoint(step, epoch)
+        if ends_epoch:
+            self._postponed = wish
+            if wish.stop or wish.notice:
+                self._snapshot(step, why="notice", wait=True)
+        else:
+            self._fulfil(step, epoch, wish)
+
+    def epoch_done(self, step: int, epoch: int) -> None:
+        """After the loop's work at an epoch's end: do what was wished for at its last step.
+
+        Args:
+            step: Optimizer steps done.
+            epoch: The next one.
+        """
+        wish, self._postponed = self._postponed, Wish()
+        if self._session is not None:
+            self._fulfil(step, epoch, wish)
 
     def final_checkpoint(self, step: int, epoch: int) -> str | None:
         """Commit the state at the end of training; its URL, or None without storage."""
@@ -305,6 +338,21 @@ class Keeper:
 
     # -- inside ----------------------------------------------------------------
 
+    def _fulfil(self, step: int, epoch: int, wish: Wish) -> None:
+        assert self._session is not None, "nobody wishes without a session"
+        if wish.stop:
+            self._tell_steps(step, self._loss)
+            self._stand_still(step, epoch, durable=bool(wish.durable))
+            return
+        if wish.notice:
+            if self._session.link is not None:
+                self._notice_kept_s = self._session.link.notice_deadline_s()
+            self._snapshot(step, why="notice", wait=True)
+        elif wish.snapshot:
+            self._snapshot(step, why="interval", wait=False)
+        if wish.checkpoint:
+            self._start_checkpoint(step, epoch)
+
     def _snapshot_interval_s(self) -> float:
         if self._slots is None or self._session is None:
             return float("inf")
@@ -331,6 +379,10 @@ class Keeper:
         started = time.perf_counter()
         captured = self._state.capture()
         try:
+            if not self._room_checked:
+                # Optimizers make their state at their first step: only now is it known.
+                self._slots.check_room(byte_index(captured)[1])
+                self._room_checked = True
             self._slots.write(captured, step=step)
         except OSError as exc:
             log.error("snapshot of step %d failed: %s", step, exc)

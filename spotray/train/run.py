@@ -34,6 +34,7 @@ from spotray.train.world import World
 log = logging.getLogger(__name__)
 
 _REST_STREAM = 3  # random numbers drawn between epochs
+_STEP_STREAM = 4  # and between a step's last backward pass and the next batch
 _KEPT_VERDICTS = 16  # epochs whose audit is part of the state
 _NAMED_RIDERS = 2 + len(Wish.FIELDS)  # loss, samples, wishes
 
@@ -185,8 +186,11 @@ class Run:
             seed_streams(self.seed, epoch, _REST_STREAM)
             yield epoch
             self._end_step()
+            self._abandon_step()
             self.epoch = epoch + 1
             self._step_in_epoch = 0
+            if self.epoch < count:
+                self._ready.keeper.epoch_done(self.step, self.epoch)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Backward pass of one micro-batch; with the last one, the gradient of the global batch.
@@ -227,6 +231,9 @@ class Run:
             ready.tally.add(total[_NAMED_RIDERS:])
         self._complete = True
         self._unfinished_step = True
+        # Workers end a step with different shards; what the loop draws now (an
+        # optimizer's noise, say) must be alike on all of them.
+        seed_streams(self.seed, self.epoch, micro.shard.step, _STEP_STREAM)
 
     def report(self, metrics: Mapping[str, Any]) -> None:
         """Report metrics to the journal and to Ray Train; call it on all workers alike."""
@@ -250,7 +257,10 @@ class Run:
     def finish(self) -> None:
         """Commit the last checkpoint and tell that training is done."""
         self._end_step()
-        if self._prepared is None or self._session is None:
+        if self._prepared is None:
+            return
+        self._abandon_step()
+        if self._session is None:
             return
         keeper = self._prepared.keeper
         self._weights = weights_sha256(self._models)
@@ -359,6 +369,8 @@ class Run:
             yield to_device(batch, self._world.device)
         self._check_backward_was_called()
         self._end_step()
+        # The same also where a restored epoch had no batch left.
+        seed_streams(self.seed, epoch, _REST_STREAM, 1)
 
     def _check_backward_was_called(self) -> None:
         if self._micro is not None:
@@ -377,6 +389,16 @@ class Run:
         self._ready.exchange.begin_step(held, source.plan.shard_count(step))
         self._complete = False
 
+    def _abandon_step(self) -> None:
+        """Forget a step that the loop left before it was complete, and the rest of its epoch."""
+        self._micro = None
+        ready = self._ready
+        if not self._complete:
+            ready.exchange.abandon()
+            self._complete = True
+        if ready.tally is not None:
+            ready.tally.counts.zero_()
+
     def _end_step(self) -> None:
         """After the loop's body of a step's last micro-batch: the step counts now."""
         if not self._unfinished_step:
@@ -385,9 +407,10 @@ class Run:
         ready = self._ready
         self._step_in_epoch += 1
         self.step += 1
-        if self._step_in_epoch == ready.source.plan.steps_per_epoch and ready.tally is not None:
+        ends_epoch = self._step_in_epoch == ready.source.plan.steps_per_epoch
+        if ends_epoch and ready.tally is not None:
             self._audit(ready.tally, ready.source.plan)
-        ready.keeper.step_done(self.step, self.epoch, self.loss, self._wish)
+        ready.keeper.step_done(self.step, self.epoch, self.loss, self._wish, ends_epoch=ends_epoch)
 
     def _audit(self, tally: _Tally, plan: BatchPlan) -> None:
         """Judge the counts of the epoch that ends, and begin anew."""
@@ -399,7 +422,8 @@ class Run:
         tally.verdicts.append([self.epoch, once, int(counts.max()), int(counts.min())])
         del tally.verdicts[:-_KEPT_VERDICTS]
         if not once:
-            log.error("epoch %d: samples were not used exactly once: %s", self.epoch, counts)
+            used = f"{int(counts.min())} to {int(counts.max())}"
+            log.error("epoch %d: samples were used %s times, not once", self.epoch, used)
         counts.zero_()
         self._tell_audits(tally, last=1)
 
@@ -460,6 +484,7 @@ class _Position:
             "epoch": run.epoch,
             "step_in_epoch": run._step_in_epoch,
             "step": run.step,
+            "loss": run.loss,
             **self._fixed(),
         }
 
@@ -471,6 +496,7 @@ class _Position:
         run.epoch = int(state_dict["epoch"])
         run._step_in_epoch = int(state_dict["step_in_epoch"])
         run.step = int(state_dict["step"])
+        run.loss = state_dict["loss"]
 
     def _fixed(self) -> dict[str, int]:
         run = self._run

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -126,6 +128,7 @@ class ElasticTrainer:
         )
         journal.flush()
         status, why = "failed", ""
+        on_interrupt = signal.getsignal(signal.SIGINT)  # Ray Train puts its own there
         coordinator = None
         try:
             coordinator = self._start_coordinator(store, writes_nodes=not cluster_journal)
@@ -139,13 +142,16 @@ class ElasticTrainer:
                 raise own from exc
             why = str(exc)[-300:]
             raise
-        except (KeyboardInterrupt, SystemExit):
+        except (KeyboardInterrupt, SystemExit) as exc:
+            # Ray's handler for Ctrl-C ends the driver with exit code 0 or 1.
             status = "interrupted"
-            raise
+            raise KeyboardInterrupt from exc
         except SpotrayError as exc:
             why = str(exc)
             raise
         finally:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGINT, on_interrupt)
             if coordinator is not None:
                 _end_coordinator(coordinator)
             journal.append(JobEnded(at_s=time.time(), job=name, status=status, why=why))

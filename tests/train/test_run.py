@@ -265,7 +265,6 @@ def leave_early(at: int, *, before_backward: bool = False) -> tuple[Run, dict[st
     return run, net.state_dict()
 
 
-@pytest.mark.xfail(run=False, reason="Run keeps a step that was left: it may even hang")
 @pytest.mark.parametrize(
     ("steps", "at", "before_backward"),
     [(2, 8, False), (2, 9, False), (2, 8, True), (2, 10, True), (4, 16, False), (4, 17, True)],
@@ -281,7 +280,6 @@ def test_an_epoch_left_within_a_step_forgets_that_step(
         assert torch.equal(value, expected[name]), f"{name} holds traces of the step that was left"
 
 
-@pytest.mark.xfail(reason="Run keeps the counts of an epoch that was left")
 def test_an_epoch_left_early_does_not_spoil_the_next_ones_audit(journal: Memory) -> None:
     leave_early(7)
     audits = [e for e in journal.events if isinstance(e, EpochAudited)]
@@ -303,7 +301,6 @@ def noisy_steps(world: World) -> list[list[float]]:
     return drawn
 
 
-@pytest.mark.xfail(reason="Run leaves the streams where the last shard left them")
 def test_random_numbers_drawn_between_steps_are_alike_on_all_workers(workers: WorkerPool) -> None:
     (alone,) = workers.run(1, noisy_steps)
     assert len({tuple(two) for two in alone}) == len(alone), "numbers came twice"
