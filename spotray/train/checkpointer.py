@@ -51,6 +51,7 @@ class Committed:
     seconds: float  # from start to commit
     blocked_s: float  # time that training stood still
     size_bytes: int
+    final: bool = False  # written at the end of training
 
 
 class Checkpointer:
@@ -86,10 +87,11 @@ class Checkpointer:
         """Whether a checkpoint is being written."""
         return self._writing is not None and self._writing.is_alive()
 
-    def start(self, captured: Captured, *, step: int, epoch: int) -> None:
+    def start(self, captured: Captured, *, step: int, epoch: int, final: bool = False) -> None:
         """Copy this rank's part of the state and write it beside training (`outcome`).
 
-        All ranks call it at the same step.
+        All ranks call it at the same step. A ``final`` one, at the end of training, is
+        handed to Ray Train and is never deleted: Ray refuses a job whose checkpoint went.
         """
         self.wait()
         started = time.perf_counter()
@@ -99,7 +101,7 @@ class Checkpointer:
         size_bytes = captured.size_bytes
         self._writing = threading.Thread(
             target=self._run,
-            args=(staged, step, epoch, started, blocked_s, size_bytes),
+            args=(staged, step, epoch, started, blocked_s, size_bytes, final),
             name="checkpoint",
             daemon=True,
         )
@@ -146,10 +148,11 @@ class Checkpointer:
         started: float,
         blocked_s: float,
         size_bytes: int,
+        final: bool,
     ) -> None:
         name = manifests.folder_name(step)
         try:
-            self._write(staged, name, step, epoch)
+            self._write(staged, name, step, epoch, final)
         except WorldBroken as exc:
             # The workers are about to be replaced; the next ones write their own.
             log.warning("checkpoint of step %d given up: %s", step, exc)
@@ -159,9 +162,11 @@ class Checkpointer:
             self._outcome = exc
         else:
             seconds = time.perf_counter() - started
-            self._outcome = Committed(step, name, seconds, blocked_s, size_bytes)
+            self._outcome = Committed(step, name, seconds, blocked_s, size_bytes, final)
 
-    def _write(self, staged: dict[str, torch.Tensor], name: str, step: int, epoch: int) -> None:
+    def _write(
+        self, staged: dict[str, torch.Tensor], name: str, step: int, epoch: int, final: bool
+    ) -> None:
         folder = self._store.child(name)
         # An older attempt at the same step, perhaps a damaged one, must not lend its
         # files to this one.
@@ -174,11 +179,12 @@ class Checkpointer:
             world_size=self._world.size,
             created_at_s=time.time(),
             files={file: entry for part in files for file, entry in part.items()},
+            extra={"final": final},
         )
         self._together(name, lambda: manifests.write(folder, manifest), alone=True)
         if self._world.rank == 0:
             try:
-                manifests.retain(self._store, keep_last=self._keep)
+                manifests.retain(self._store, keep_last=self._keep, keep=_is_final)
             except (OSError, pa.ArrowException) as exc:
                 # This one is committed all the same; the next one tries again.
                 log.warning("old checkpoints in %s stay: %s", self._store.url, exc)
@@ -219,6 +225,10 @@ class Checkpointer:
             no_dist=self._world.size == 1,
         )
         return files.written
+
+
+def _is_final(manifest: Manifest) -> bool:
+    return bool(manifest.extra.get("final"))
 
 
 def read_checkpoint(folder: Store, manifest: Manifest | None = None) -> Captured:

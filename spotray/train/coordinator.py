@@ -15,7 +15,7 @@ from typing import Any
 import ray
 
 from spotray.cluster.drain import drain_node
-from spotray.errors import SpotrayError
+from spotray.errors import JournalError, SpotrayError
 from spotray.events import (
     Event,
     NodeDown,
@@ -28,7 +28,9 @@ from spotray.events import (
 from spotray.ledger.journal import JournalWriter, read_journal
 from spotray.storage import Store
 from spotray.train.config import SpotConfig
-from spotray.train.session import StopRequest
+from spotray.train.leaving import time_to_leave
+from spotray.train.ray_internals import usable_nodes
+from spotray.train.session import Progress, StopRequest
 
 log = logging.getLogger(__name__)
 
@@ -67,9 +69,10 @@ class Coordinator:
             store.child("journal"), writer=f"coordinator-{int(self._started_at_s * 1000)}"
         )
         self._lock = threading.Lock()
-        self._generation = _last_generation(store)
-        self._group: tuple[str, ...] = ()  # node ids of the current worker group, by rank
-        self._progress: dict[str, Any] = {"step": 0, "epoch": 0, "loss": None}
+        # Not 0 where a job is resumed, or where this actor was started anew.
+        self._generation, self._group = _last_group(store)
+        self._made_steps = False  # in the current worker group
+        self._progress = Progress(step=0, epoch=0, loss=None)
         self._proposed = 0
         self._held = False
         self._leaving = False  # a node of the worker group is under notice
@@ -99,16 +102,21 @@ class Coordinator:
                     node_ids=tuple(node_ids),
                 )
             )
-            return self._generation, int(self._progress["step"])
+            generation, reached = self._generation, self._progress.step
+        try:
+            self._journal.flush(timeout_s=2.0)  # what this actor needs if it starts anew
+        except JournalError as exc:
+            log.warning("generation %d is not in the journal yet: %s", generation, exc)
+        return generation, reached
 
     def sync(
-        self, generation: int, progress: dict[str, Any], notice: Leaving | None
+        self, generation: int, progress: Progress, notice: Leaving | None
     ) -> tuple[StopRequest | None, int, float]:
         """Rank 0 tells how far it is; the answer tells what to do.
 
         Args:
             generation: Of the sender; an older one is told nothing.
-            progress: step, epoch, loss, checkpoint_s.
+            progress: At least one step was done.
             notice: Deadline (Unix seconds) and nodes of a coming preemption.
 
         Returns:
@@ -118,8 +126,20 @@ class Coordinator:
             if generation != self._generation:
                 return None, self._losses, self._node_up_s
             self._progress = progress
+            self._made_steps = True
             self._leaving = notice is not None
-            stop = self._leave(notice, progress) if notice is not None else None
+            stop = None
+            if notice is not None:
+                deadline_s, leaving = notice
+                stop = time_to_leave(
+                    deadline_s=deadline_s,
+                    leaving=leaving,
+                    group=self._group,
+                    progress=progress,
+                    room=self._room_beside(leaving),
+                    margin_s=self._spot.notice_margin_s,
+                    now_s=time.time(),
+                )
             if stop is None and self._proposed > len(self._group):
                 stop = StopRequest(f"room for {self._proposed} workers", durable=False)
             return stop, self._losses, self._node_up_s
@@ -149,13 +169,19 @@ class Coordinator:
                 self._held = False  # the room is gone: `sync` lets the workers go on
             return self._held
 
-    def group_lost(self, cause: str, why: str) -> int:
-        """The controller gave the worker group up; the last step that the job had reached."""
+    def members(self) -> list[str]:
+        """Nodes of the current worker group."""
+        with self._lock:
+            return sorted(set(self._group))
+
+    def group_lost(self, cause: str, why: str) -> bool:
+        """The controller gave the worker group up; whether that one had done any step."""
         with self._lock:
             self._append(
                 WorkerGroupLost(at_s=time.time(), generation=self._generation, cause=cause, why=why)
             )
-            return int(self._progress["step"])
+            made_steps, self._made_steps = self._made_steps, False
+            return made_steps
 
     # -- for the driver ----------------------------------------------------------
 
@@ -165,13 +191,21 @@ class Coordinator:
             return {
                 "generation": self._generation,
                 "world_size": len(self._group),
-                **{k: self._progress[k] for k in ("step", "epoch", "loss")},
+                "step": self._progress.step,
+                "epoch": self._progress.epoch,
+                "loss": self._progress.loss,
             }
 
     def left_behind(self) -> list[str]:
-        """Nodes that are alive, took part once, and are not in the current worker group."""
+        """Nodes that may still hold snapshots: alive, and not in the current worker group.
+
+        A machine whose Ray was started anew has another id than it took part under.
+        """
         with self._lock:
-            return sorted((self._members - set(self._group)) & self._alive.keys())
+            if self._members == set(self._group):
+                return []
+            fit = [n for n, node in self._alive.items() if node["Resources"].get("CPU")]
+            return sorted(set(fit) - set(self._group))
 
     def close(self) -> None:
         """Write what is left of the journal."""
@@ -181,31 +215,12 @@ class Coordinator:
 
     # -- inside --------------------------------------------------------------------
 
-    def _leave(self, notice: Leaving, progress: dict[str, Any]) -> StopRequest | None:
-        """Whether it is time to leave the nodes that will be taken."""
-        deadline_s, leaving = notice
-        leaving = [n for n in leaving if n in self._group]
-        if not leaving:
-            return None
-        all_leave = set(leaving) == set(self._group)
-        margin_s = self._spot.notice_margin_s
-        if all_leave:
-            # The state has to reach storage: as long again as the last checkpoint took.
-            margin_s += 2 * max(float(progress.get("checkpoint_s") or 0.0), 1.0)
-        left_s = float("inf") if deadline_s is None else deadline_s - time.time()
-        if left_s <= margin_s:
-            return StopRequest(
-                f"{len(leaving)} node(s) will be taken in {max(left_s, 0):.0f} s", all_leave
-            )
-        if self._room_beside(leaving) >= len(self._group):
-            return StopRequest(f"{len(leaving)} node(s) will be taken, others are ready", False)
-        return None
-
     def _room_beside(self, leaving: list[str]) -> int:
         """Workers that the nodes could hold that stay, if this job had them all."""
         room = 0
+        usable = usable_nodes(probe=False) - set(leaving)
         for node_id, node in self._alive.items():
-            if node_id not in leaving:
+            if node_id in usable:
                 fits = [
                     node["Resources"].get(name, 0.0) // amount
                     for name, amount in self._worker_resources.items()
@@ -249,14 +264,11 @@ class Coordinator:
         self._journal.append(event)
 
 
-def _last_generation(store: Store) -> int:
-    """The newest generation in the job's journal: a resumed job counts on."""
-    starts = [
-        e.generation
-        for e in read_journal(store.child("journal"))
-        if isinstance(e, WorkerGroupStarted)
-    ]
-    return max(starts, default=0)
+def _last_group(store: Store) -> tuple[int, tuple[str, ...]]:
+    """Generation and nodes of the newest worker group in the job's journal."""
+    starts = [e for e in read_journal(store.child("journal")) if isinstance(e, WorkerGroupStarted)]
+    newest = max(starts, key=lambda e: e.generation, default=None)
+    return (newest.generation, newest.node_ids) if newest is not None else (0, ())
 
 
 def _node_up(node: dict[str, Any], now_s: float) -> NodeUp:

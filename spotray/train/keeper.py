@@ -19,8 +19,7 @@ from typing import ClassVar
 import torch
 
 from spotray.checkpoint.interval import checkpoint_interval_s
-from spotray.checkpoint.manifest import Manifest
-from spotray.errors import CheckpointCorrupt, CheckpointError
+from spotray.errors import CheckpointCorrupt, CheckpointError, ConfigError, JournalError
 from spotray.events import (
     CheckpointCommitted,
     CheckpointRejected,
@@ -32,7 +31,7 @@ from spotray.events import (
 )
 from spotray.train.capture import Captured, byte_index, byte_view
 from spotray.train.checkpointer import Checkpointer, Committed
-from spotray.train.session import Session
+from spotray.train.session import Progress, Session
 from spotray.train.snapshot import SnapshotSlots
 from spotray.train.state import TrainState
 from spotray.train.world import World
@@ -40,7 +39,7 @@ from spotray.train.world import World
 log = logging.getLogger(__name__)
 
 _JOURNAL_EVERY_S = 1.0  # steps are told in groups of about this time
-_READ_PAUSES_S = (1.0, 4.0, 10.0)  # between attempts to read a checkpoint
+_READ_PAUSES_S = (1.0, 4.0, 15.0, 40.0)  # between attempts to read checkpoints
 _STAND_STILL_S = 60.0  # then nobody moved this worker group, and it goes on
 
 
@@ -106,6 +105,7 @@ class Keeper:
         self._notice_kept_s: float | None = None  # deadline of the notice that was acted on
         self._checkpoint_at = now
         self._checkpoint: Committed | None = None
+        self._saved: tuple[Captured, str] | None = None  # the restored state, and whence
         self._postponed = Wish()
         self._room_checked = False
         self._steps = _Steps()
@@ -113,6 +113,7 @@ class Keeper:
         self._told_at = now
         self._told_any = False
         self._step_began_at = time.time()
+        self._step_at = now
         self._stop_why = ""
 
     # -- going on --------------------------------------------------------------
@@ -130,8 +131,7 @@ class Keeper:
         captured = self._state.capture()
         if self._session is None:
             return
-        if self._slots is not None:
-            self._slots.check_room(byte_index(captured)[1])
+        self._check_room(captured)
         found = self._slots.newest(self._reject) if self._slots is not None else None
         reached = self._progress.read() if self._progress is not None else 0
         held = self._world.gather_objects((found.step if found else -1, reached))
@@ -152,6 +152,7 @@ class Keeper:
             saved = self._send(captured, source=0)
             step, source, whence = 0, "fresh", "rank 0's first state"
         self._state.restore(saved, whence=whence)
+        self._saved = (saved, whence) if source != "fresh" else None
         if self._progress is not None:
             self._progress.write(step)
         if source != "fresh" and any(s != step for s, _ in held):
@@ -168,47 +169,84 @@ class Keeper:
         )
         self._step_began_at = time.time()
 
+    def restore_again(self) -> None:
+        """Undo what the loop did since `restore`, for a state in the middle of an epoch.
+
+        The code at the top of an epoch ran before that state was saved; what it did
+        (a scheduler's step, say) is in it already.
+        """
+        if self._saved is not None:
+            saved, whence = self._saved
+            self._state.restore(saved, whence=whence)
+
+    def forget_restored(self) -> None:
+        """Free the restored state: the first step is about to begin."""
+        self._saved = None
+
+    def _check_room(self, captured: Captured) -> None:
+        """Whether two snapshots fit into this node's memory; without room there are none.
+
+        A job that starts is refused; one that runs goes on without snapshots on the
+        node, since the next node may have the room.
+        """
+        if self._slots is None:
+            return
+        try:
+            self._slots.check_room(byte_index(captured)[1])
+        except ConfigError as exc:
+            if self._world.generation <= 1:
+                raise
+            log.warning("no snapshots on this node: %s", exc)
+            self._journal(Warned(at_s=time.time(), what=f"no snapshots on a node: {exc}"))
+            self._slots = None
+
     def _newest_checkpoint(self, *, newer_than: int) -> tuple[int, str, Captured] | None:
         """The newest sound checkpoint if it is newer than the snapshots; read by rank 0."""
         if self._checkpoints is None:
             return None
-        read: tuple[int, str, Captured] | None = None
-        damaged: list[str] = []
-        if self._world.rank == 0:
-            for name, manifest in self._checkpoints.newest():
-                # The next one is due as if this worker group had been here all along.
-                age_s = max(0.0, time.time() - manifest.created_at_s)
-                self._checkpoint_at = time.monotonic() - age_s
-                if manifest.step <= newer_than:
-                    break
-                try:
-                    captured = self._read(name, manifest)
-                except CheckpointCorrupt as exc:
-                    self._reject(name, str(exc))
-                    damaged.append(name)
-                    continue
-                read = (manifest.step, self._checkpoints.url(name), captured)
-                break
-            if damaged and read is None and newer_than < 0:
-                raise CheckpointError(
-                    f"all checkpoints of this job are damaged ({', '.join(damaged)}): bring one "
-                    "back from a backup, or give the job another name to start from step 0"
-                )
+        read = self._search(newer_than) if self._world.rank == 0 else None
         head = self._world.broadcast_object(read[:2] if read else None, source=0)
         if head is None:
             return None
         return head[0], head[1], self._send(read[2] if read else None, source=0)
 
-    def _read(self, name: str, manifest: Manifest) -> Captured:
-        """A checkpoint's state; storage that fails for a moment is asked again."""
-        assert self._checkpoints is not None
+    def _search(self, newer_than: int) -> tuple[int, str, Captured] | None:
+        """The newest sound checkpoint above a step; storage that fails is asked again."""
         for pause_s in _READ_PAUSES_S:
             try:
-                return self._checkpoints.read(name, manifest)
+                return self._search_once(newer_than)
             except OSError as exc:
-                log.warning("reading %s failed, again in %.0f s: %s", name, pause_s, exc)
+                if newer_than >= 0:
+                    # A snapshot is at hand, and hardly ever older than a checkpoint.
+                    what = f"checkpoints could not be read, the snapshot is taken: {exc}"
+                    self._journal(Warned(at_s=time.time(), what=what))
+                    return None
+                log.warning("checkpoints could not be read, again in %.0f s: %s", pause_s, exc)
                 time.sleep(pause_s)
-        return self._checkpoints.read(name, manifest)
+        return self._search_once(newer_than)
+
+    def _search_once(self, newer_than: int) -> tuple[int, str, Captured] | None:
+        assert self._checkpoints is not None, "asked for by _newest_checkpoint"
+        damaged: list[str] = []
+        for name, manifest in self._checkpoints.newest():
+            # The next one is due as if this worker group had been here all along.
+            age_s = max(0.0, time.time() - manifest.created_at_s)
+            self._checkpoint_at = time.monotonic() - age_s
+            if manifest.step <= newer_than:
+                return None
+            try:
+                captured = self._checkpoints.read(name, manifest)
+            except CheckpointCorrupt as exc:
+                self._reject(name, str(exc))
+                damaged.append(name)
+                continue
+            return manifest.step, self._checkpoints.url(name), captured
+        if damaged and newer_than < 0:
+            raise CheckpointError(
+                f"all checkpoints of this job are damaged ({', '.join(damaged)}): bring one "
+                "back from a backup, or give the job another name to start from step 0"
+            )
+        return None
 
     def _send(self, mine: Captured | None, *, source: int) -> Captured:
         """The state that rank ``source`` holds, on all ranks."""
@@ -285,8 +323,18 @@ class Keeper:
         self._collect_checkpoint()
         link = self._session.link
         if link is not None and self._world.rank == 0:
-            seconds = self._checkpoint.seconds if self._checkpoint else 0.0
-            link.progress(step=step, epoch=epoch, loss=loss, checkpoint_s=seconds)
+            now = time.monotonic()
+            step_s, self._step_at = now - self._step_at, now
+            link.progress(
+                Progress(
+                    step=step,
+                    epoch=epoch,
+                    loss=loss,
+                    step_s=step_s,
+                    snapshot_s=self._snapshot_cost_s,
+                    checkpoint_s=self._checkpoint.seconds if self._checkpoint else 0.0,
+                )
+            )
         if time.monotonic() - self._told_at >= _JOURNAL_EVERY_S or not self._told_any:
             # The first step of a worker group ends a recovery: it is told at once.
             self._tell_steps(step, loss)
@@ -317,8 +365,8 @@ class Keeper:
             return None
         self._checkpoints.wait()
         self._collect_checkpoint()
-        if self._checkpoint is None or self._checkpoint.step != step:
-            self._start_checkpoint(step, epoch)
+        if self._checkpoint is None or self._checkpoint.step != step or not self._checkpoint.final:
+            self._start_checkpoint(step, epoch, final=True)
             self._checkpoints.wait()
             outcome = self._checkpoints.outcome()
             if isinstance(outcome, Exception):
@@ -372,25 +420,29 @@ class Keeper:
         best = checkpoint_interval_s(write_s=max(self._checkpoint.blocked_s, 1e-3), mtbp_s=mtbp_s)
         return max(best, spot.checkpoint_min_interval_s, 2 * self._checkpoint.seconds)
 
-    def _snapshot(self, step: int, *, why: str, wait: bool) -> None:
+    def _snapshot(self, step: int, *, why: str, wait: bool) -> bool:
+        """Take a snapshot; whether this node holds it (with ``wait``: committed)."""
         self._snapshot_at = time.monotonic()
-        if self._slots is None or self._session is None or self._world.local_rank != 0:
-            return
+        if self._session is None or self._slots is None:
+            return False
+        if self._world.local_rank != 0:
+            return True  # the node's first worker speaks for the node
         started = time.perf_counter()
         captured = self._state.capture()
         try:
             if not self._room_checked:
                 # Optimizers make their state at their first step: only now is it known.
-                self._slots.check_room(byte_index(captured)[1])
+                self._check_room(captured)
                 self._room_checked = True
+            if self._slots is None:
+                return False
             self._slots.write(captured, step=step)
         except OSError as exc:
             log.error("snapshot of step %d failed: %s", step, exc)
             self._journal(Warned(at_s=time.time(), what=f"snapshot of step {step} failed: {exc}"))
-            return
+            return False
         blocked_s = time.perf_counter() - started
-        if wait:
-            self._slots.wait()
+        held = self._slots.wait() if wait else True
         # The checksum runs beside training, but on the same cores.
         self._snapshot_cost_s = blocked_s + self._slots.seal_s
         self._journal(
@@ -403,20 +455,24 @@ class Keeper:
                 why=why,
             )
         )
+        return held
 
-    def _start_checkpoint(self, step: int, epoch: int) -> None:
+    def _start_checkpoint(self, step: int, epoch: int, *, final: bool = False) -> None:
         self._checkpoint_at = time.monotonic()
         if self._checkpoints is not None:
-            self._checkpoints.start(self._state.capture(), step=step, epoch=epoch)
+            self._checkpoints.start(self._state.capture(), step=step, epoch=epoch, final=final)
 
-    def _collect_checkpoint(self) -> None:
+    def _collect_checkpoint(self) -> bool:
+        """Journal what became of the last checkpoint; whether one was committed."""
         if self._checkpoints is None:
-            return
+            return False
         outcome = self._checkpoints.outcome()
         if isinstance(outcome, Exception):
             self._journal(Warned(at_s=time.time(), what=f"a checkpoint failed: {outcome}"))
         elif outcome is not None:
             self._committed(outcome, why="interval")
+            return True
+        return False
 
     def _committed(self, done: Committed | None, *, why: str) -> None:
         assert done is not None and self._checkpoints is not None
@@ -435,19 +491,26 @@ class Keeper:
 
     def _stand_still(self, step: int, epoch: int, *, durable: bool) -> None:
         """All ranks are here after the same step: save it, say so, wait to be replaced."""
-        assert self._session is not None
-        self._snapshot(step, why="resize", wait=True)
-        if (durable or self._slots is None) and self._checkpoints is not None:
-            self._start_checkpoint(step, epoch)
-            self._checkpoints.wait()
-            self._collect_checkpoint()
+        assert self._session is not None, "nobody wishes without a session"
+        held = self._snapshot(step, why="resize", wait=True)
         # Nobody may be replaced before everybody's snapshot is committed.
-        self._world.gather_objects(None)
+        if durable or not all(self._world.gather_objects(held)):
+            stored = False
+            if self._checkpoints is not None:
+                self._collect_checkpoint()
+                self._start_checkpoint(step, epoch)
+                self._checkpoints.wait()
+                stored = self._collect_checkpoint()
+            if not all(self._world.gather_objects(stored)):
+                # Going on saves what the next try, or the next snapshot, can save.
+                what = f"step {step} could not be saved: the workers do not leave yet"
+                self._journal(Warned(at_s=time.time(), what=what))
+                return
         why = self._stop_why
         self._journal(
             ResizeAgreed(at_s=time.time(), generation=self._world.generation, step=step, why=why)
         )
-        self._session.journal.flush()
+        self._flush()
         link = self._session.link
         if link is not None and self._world.rank == 0:
             link.held(step=step, why=why)
@@ -477,6 +540,14 @@ class Keeper:
                 ended_at_s=tuple(steps.ended_at_s),
             )
         )
+
+    def _flush(self) -> None:
+        """Wait until the facts are in storage; training does not end for want of them."""
+        assert self._session is not None, "nobody tells without a session"
+        try:
+            self._session.journal.flush()
+        except JournalError as exc:
+            log.warning("facts are not in the journal yet: %s", exc)
 
     def _reject(self, path: str, why: str) -> None:
         log.warning("%s is left out: %s", path, why)

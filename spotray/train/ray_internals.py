@@ -19,6 +19,7 @@ import functools
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,9 +29,10 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.train.v2._internal.exceptions import (
-    UserExceptionWithTraceback,
     WorkerHealthCheckFailedError,
+    WorkerHealthCheckTimeoutError,
 )
+from ray.train.v2._internal.execution.callback import WorkerGroupCallback
 from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2._internal.execution.failure_handling import (
     DefaultFailurePolicy,
@@ -46,6 +48,7 @@ from ray.train.v2._internal.execution.worker_group import (
     WorkerGroupState,
 )
 from ray.train.v2.api.exceptions import (
+    ControllerError,
     PreemptionError,
     TrainingFailedError,
     WorkerGroupError,
@@ -69,6 +72,8 @@ FAST_RECOVERY_ENV = {
 _PROBE_S = 1.0  # a raylet that does not take a connection within this is taken for lost
 _CALL_S = 5.0  # for a call to the coordinator or to Ray's own
 _GATHER_S = 4.0  # with half of the workers or fewer, wait this long for the next node
+_LOOK_AGAIN_S = 0.5  # while there are too few nodes
+_TELL_EVERY_S = 30.0
 _GROW_SETTLE_S = 2.0  # nodes often come several at a time: wait this long for the next
 _GROW_AFTER_S = 5.0  # let a new worker group run this long first
 _GROW_PATIENCE_S = 30.0  # a loop without `Run` never stands still; then Ray's way is taken
@@ -107,6 +112,7 @@ class SpotTorchTrainer(TorchTrainer):
 
     def _initialize_and_run_controller(self, **kwargs: Any) -> Any:
         ask = functools.partial(_ask, self._coordinator)
+        kwargs["callbacks"] = [Leftovers(), *kwargs["callbacks"]]
         kwargs["failure_policy"] = LossPolicy(
             self.run_config.failure_config,
             ask=ask,
@@ -117,6 +123,32 @@ class SpotTorchTrainer(TorchTrainer):
         return super()._initialize_and_run_controller(**kwargs)
 
 
+class Leftovers(WorkerGroupCallback):
+    """Ends what a worker group left that broke while it was starting.
+
+    Ray 2.60 ends such a group only if its state was never built; else its placement
+    group stays, holds the nodes, and every later start waits for them in vain.
+    """
+
+    def __init__(self) -> None:
+        self._group: Any = None
+
+    def before_worker_group_start(self, worker_group_context: Any) -> None:
+        del worker_group_context
+        group, self._group = self._group, None
+        if group is not None and group.has_started():
+            log.warning("ending a worker group that broke while it was starting")
+            group._worker_group_state.shutdown()
+            group._clear_state()
+
+    def after_worker_group_start(self, worker_group: Any) -> None:
+        self._group = worker_group
+
+    def after_worker_group_shutdown(self, worker_group_context: Any) -> None:
+        del worker_group_context
+        self._group = None
+
+
 class FreshScalingPolicy(ElasticScalingPolicy):
     """Ray's elastic policy on a fresh view of the cluster, growing only at an agreed step."""
 
@@ -125,20 +157,21 @@ class FreshScalingPolicy(ElasticScalingPolicy):
         self._ask = ask
         self._seen_room: tuple[int, float] | None = None  # workers that fit, since when
         self._gathering: tuple[int, float] | None = None  # the same, while no worker runs
+        self._told_at = float("-inf")
 
     def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
         self._seen_room = None
         self._maybe_send_resource_request()  # type: ignore[no-untyped-call]
         fit = self._workers_that_fit(probe=True)
         if fit < self.scaling_config.min_workers:
-            return NoopDecision()
+            return self._wait(fit)
         if 2 * fit <= self.scaling_config.max_workers:
             # Nodes come back one after the other; starting with the first would
             # mean a restart for each of them.
             if self._gathering is None or self._gathering[0] < fit:
                 self._gathering = (fit, time.monotonic())
             if time.monotonic() - self._gathering[1] < _GATHER_S:
-                return NoopDecision()
+                return self._wait(fit)
         self._gathering = None
         return self._get_resize_decision(fit)
 
@@ -164,6 +197,16 @@ class FreshScalingPolicy(ElasticScalingPolicy):
         if is_held or waited_s > patience_s:
             self._seen_room = None
             return self._get_resize_decision(fit)
+        return NoopDecision()
+
+    def _wait(self, fit: int) -> ScalingDecision:
+        """Look again in a moment: Ray's controller would ask at once, and all the time."""
+        now = time.monotonic()
+        if now - self._told_at >= _TELL_EVERY_S:
+            self._told_at = now
+            least = self.scaling_config.min_workers
+            log.warning("waiting for nodes: room for %d workers, the job needs %d", fit, least)
+        threading.Event().wait(_LOOK_AGAIN_S)
         return NoopDecision()
 
     def _workers_that_fit(self, *, probe: bool) -> int:
@@ -194,27 +237,22 @@ class LossPolicy(DefaultFailurePolicy):
         self._ask = ask
         self._max_idle_restarts = max_idle_restarts
         self._idle_restarts = 0
-        self._last_step = -1
 
     def make_decision(self, training_failed_error: TrainingFailedError) -> FailureDecision:
         if isinstance(training_failed_error, PreemptionError):
             self._ask("group_lost", "preemption", "the notice's deadline")
             return FailureDecision.RETRY
-        if not isinstance(training_failed_error, WorkerGroupError):
-            return super().make_decision(training_failed_error)
-        failures = training_failed_error.worker_failures
         if own := own_error(training_failed_error):
             log.error("%s: %s", type(own).__name__, own)
             return FailureDecision.RAISE
-        why = loss_of(failures)
+        why = loss_of(training_failed_error)
+        if not why and isinstance(training_failed_error, WorkerGroupError):
+            why = self._lost_nodes()
         if not why:
             self._ask("group_lost", "failure", str(training_failed_error)[-300:])
             return super().make_decision(training_failed_error)
-        step = self._ask("group_lost", "loss", why)
-        if step is not None and step > self._last_step:
-            self._idle_restarts, self._last_step = 0, step
-        else:
-            self._idle_restarts += 1
+        made_steps = self._ask("group_lost", "loss", why)
+        self._idle_restarts = 0 if made_steps else self._idle_restarts + 1
         if self._idle_restarts >= self._max_idle_restarts:
             log.error(
                 "%d worker groups in a row were lost before a single step was done: %s",
@@ -223,6 +261,12 @@ class LossPolicy(DefaultFailurePolicy):
             )
             return FailureDecision.RAISE
         return FailureDecision.RETRY
+
+    def _lost_nodes(self) -> str:
+        """Nodes of the worker group that are gone: whatever its workers say, that was it."""
+        members = set(self._ask("members") or ())
+        gone = members - usable_nodes(probe=True) if members else set()
+        return f"lost {len(gone)} of {len(members)} nodes" if gone else ""
 
 
 def own_error(failed: TrainingFailedError) -> SpotrayError | None:
@@ -236,23 +280,41 @@ def own_error(failed: TrainingFailedError) -> SpotrayError | None:
     return None
 
 
-def loss_of(failures: dict[int, Exception]) -> str:
+def loss_of(failed: TrainingFailedError) -> str:
     """What was lost, if the worker group failed because workers were lost; else empty."""
+    if isinstance(failed, ControllerError):
+        # A worker that dies while its group starts reaches Ray Train as an error of Ray's.
+        cause = failed.controller_failure
+        return f"at the start: {_line(cause)}" if isinstance(cause, RayError) else ""
+    if not isinstance(failed, WorkerGroupError):
+        return ""
     lost = []
-    for rank, error in sorted(failures.items()):
-        if isinstance(error, WorkerHealthCheckFailedError):
-            error = error.health_check_failure
-        if isinstance(error, RayActorError | GetTimeoutError):
-            lost.append(f"rank {rank}: {str(error).splitlines()[0][:120]}")
+    bases = []
+    for rank, error in sorted(failed.worker_failures.items()):
+        base = getattr(error, "_base_exc", error)
+        if isinstance(base, WorkerHealthCheckFailedError):
+            base = base.health_check_failure
+        bases.append(base)
+        if isinstance(base, RayActorError | GetTimeoutError | WorkerHealthCheckTimeoutError):
+            lost.append(f"rank {rank}: {_line(base)}")
     if lost:
         return "; ".join(lost)
-    bases = [
-        e._base_exc if isinstance(e, UserExceptionWithTraceback) else e for e in failures.values()
-    ]
     # The peers of a lost worker fail first; Ray hears of the worker itself later.
-    if bases and all(isinstance(b, WorldBroken) for b in bases):
-        return f"peers failed: {str(bases[0])[:160]}"
+    if bases and all(isinstance(b, WorldBroken) or _is_broken_pipe(b) for b in bases):
+        return f"peers failed: {_line(bases[0])}"
     return ""
+
+
+def _is_broken_pipe(error: BaseException) -> bool:
+    """Whether a collective of the user's own, or of DDP's, met a peer that is gone."""
+    return isinstance(error, RuntimeError) and any(
+        words in str(error) for words in ("Connection closed by peer", "Connection reset by peer")
+    )
+
+
+def _line(error: BaseException) -> str:
+    text = str(error).strip() or repr(error)
+    return text.splitlines()[0][:160]
 
 
 def usable_nodes(*, probe: bool) -> set[str]:

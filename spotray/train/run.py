@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import time
 from collections.abc import Iterator, Mapping
@@ -13,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 
-from spotray.errors import ConfigError, StateMismatch
+from spotray.errors import ConfigError, JournalError, StateMismatch
 from spotray.events import EpochAudited, Reported, TrainingDone
 from spotray.train import session as session_module
 from spotray.train.gradients import GradientExchange
@@ -29,14 +31,15 @@ from spotray.train.loader import (
 from spotray.train.optim import ElasticGradScaler, ElasticOptimizer, ElasticScheduler
 from spotray.train.order import BatchPlan, check_batch_sizes
 from spotray.train.state import Stateful, TrainState, weights_sha256
-from spotray.train.world import World
+from spotray.train.world import World, peers
 
 log = logging.getLogger(__name__)
 
 _REST_STREAM = 3  # random numbers drawn between epochs
 _STEP_STREAM = 4  # and between a step's last backward pass and the next batch
 _KEPT_VERDICTS = 16  # epochs whose audit is part of the state
-_NAMED_RIDERS = 2 + len(Wish.FIELDS)  # loss, samples, wishes
+_NAMED_RIDERS = 3 + len(Wish.FIELDS)  # loss, samples, step, wishes
+_STEP_CYCLE = 1024  # steps are compared modulo this: the sum over shards stays exact
 
 
 class Run:
@@ -181,7 +184,13 @@ class Run:
         return results[0] if len(results) == 1 else tuple(results)
 
     def epochs(self, count: int) -> Iterator[int]:
-        """The epochs that are still to do, from 0; goes on at the restored one."""
+        """The epochs that are still to do, from 0; goes on at the restored one.
+
+        An epoch that is resumed yields only the batches that are left of it, which may be
+        none: use `loss` after the loop, rather than the loop's own variables.
+        """
+        ready = self._ready
+        ready.keeper.restore_again()  # whatever the loop did to it since prepare()
         for epoch in range(self.epoch, count):
             seed_streams(self.seed, epoch, _REST_STREAM)
             yield epoch
@@ -190,7 +199,7 @@ class Run:
             self.epoch = epoch + 1
             self._step_in_epoch = 0
             if self.epoch < count:
-                self._ready.keeper.epoch_done(self.step, self.epoch)
+                ready.keeper.epoch_done(self.step, self.epoch)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Backward pass of one micro-batch; with the last one, the gradient of the global batch.
@@ -212,9 +221,12 @@ class Run:
         ready = self._ready
         self._micro = None
         ddp_share = self._world.size if self.reduction == "ddp" else 1
-        (loss * (micro.weight * ddp_share)).backward()
+        # With DDP the backward pass talks to the other workers.
+        with peers("backward") if ddp_share > 1 else contextlib.nullcontext():
+            (loss * (micro.weight * ddp_share)).backward()
         scale = float(self._scaler.get_scale()) if self._scaler is not None else 1.0
         riders = [float(loss.detach()) / scale * micro.weight, float(micro.samples)]
+        riders.append(float(self.step % _STEP_CYCLE) if micro.shard.real else 0.0)
         riders += ready.keeper.wishes() if micro.shard.last else [0.0] * len(Wish.FIELDS)
         if ready.tally is not None:
             riders += ready.tally.uses(micro.shard)
@@ -225,7 +237,13 @@ class Run:
             return
         total = ready.exchange.finish(self._world)
         self.loss = total[0]
-        self._wish = Wish.from_riders(total[2:_NAMED_RIDERS])
+        self._wish = Wish.from_riders(total[3:_NAMED_RIDERS])
+        shards = ready.source.plan.shard_count(micro.shard.step)
+        if round(total[2]) != self.step % _STEP_CYCLE * shards:
+            raise ConfigError(
+                f"the workers are not at the same step (one is at {self.step + 1}): leave the loop "
+                "over the loader by run.step, never by counting batches or seconds"
+            )
         ready.keeper.samples = round(total[1])
         if ready.tally is not None:
             ready.tally.add(total[_NAMED_RIDERS:])
@@ -237,7 +255,7 @@ class Run:
 
     def report(self, metrics: Mapping[str, Any]) -> None:
         """Report metrics to the journal and to Ray Train; call it on all workers alike."""
-        full = {**metrics, "epoch": self.epoch, "step": self.step, "loss": self.loss}
+        full = _plain({**metrics, "epoch": self.epoch, "step": self.step, "loss": self.loss})
         self._reported = full
         if self._session is None:
             log.info("epoch %d, step %d: %s", self.epoch, self.step, full)
@@ -282,7 +300,10 @@ class Run:
                 at_s=time.time(), step=self.step, weights_sha256=self._weights, metrics=metrics
             )
         )
-        self._session.journal.flush()
+        try:
+            self._session.journal.flush()
+        except JournalError as exc:  # the checkpoint is committed: that is what counts
+            log.warning("the end of training is not in the journal yet: %s", exc)
         if self._session.link is not None:
             self._session.link.report(metrics, path)
         keeper.remove_snapshots()
@@ -348,6 +369,9 @@ class Run:
     def _micro_batches(self) -> Iterator[Any]:
         """Batches of the rest of the epoch; the work between two steps happens in here."""
         source, exchange = self._ready.source, self._ready.exchange
+        if self._step_in_epoch:
+            self._ready.keeper.restore_again()
+        self._ready.keeper.forget_restored()
         plan, epoch = source.plan, self.epoch
 
         def shards() -> Iterator[Shard]:
@@ -533,6 +557,17 @@ class _Tally:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.counts.copy_(state_dict["counts"])
         self.verdicts = list(state_dict["verdicts"])
+
+
+def _plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics as JSON has them: numpy's and torch's numbers become Python's."""
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(metrics, default=float))
+    except (TypeError, ValueError) as exc:
+        raise ConfigError(
+            f"run.report() got a metric that is no number, string or list of them: {exc}"
+        ) from exc
+    return plain
 
 
 def _name(kind: str, taken: Mapping[str, Any]) -> str:

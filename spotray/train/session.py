@@ -25,6 +25,18 @@ class StopRequest:
     durable: bool  # no node will be left: the state must reach storage first
 
 
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a worker group is, and how long things take there (seconds)."""
+
+    step: int
+    epoch: int
+    loss: float | None
+    step_s: float = 0.0
+    snapshot_s: float = 0.0
+    checkpoint_s: float = 0.0  # 0: none was written yet
+
+
 class JobLink(Protocol):
     """The way from a worker to the job's coordinator and to Ray."""
 
@@ -36,8 +48,8 @@ class JobLink(Protocol):
         """What the coordinator wants, as far as this worker heard. Never blocks."""
         ...
 
-    def progress(self, *, step: int, epoch: int, loss: float | None, checkpoint_s: float) -> None:
-        """Tell how far this worker group is, and how long a checkpoint takes. Never blocks."""
+    def progress(self, progress: Progress) -> None:
+        """Tell how far this worker group is. Never blocks."""
         ...
 
     def held(self, *, step: int, why: str) -> None:

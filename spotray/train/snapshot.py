@@ -47,6 +47,7 @@ class SnapshotSlots:
         self._images: list[torch.Tensor | None] = [None, None]
         self._next = 0
         self._sealing: threading.Thread | None = None
+        self._is_sealed = False
         self.seal_s = 0.0  # seconds that the last checksum and commit took, beside training
 
     def check_room(self, size_bytes: int) -> None:
@@ -84,17 +85,19 @@ class SnapshotSlots:
             "index": index,
             "skeleton": captured.skeleton,
         }
+        self._is_sealed = False
         self._sealing = threading.Thread(
             target=self._seal, args=(slot, image, meta), name="snapshot-seal", daemon=True
         )
         self._sealing.start()
         self._next = 1 - slot
 
-    def wait(self) -> None:
-        """Return when the last snapshot is committed."""
+    def wait(self) -> bool:
+        """Return when the last snapshot is committed; whether it could be."""
         if self._sealing is not None:
             self._sealing.join()
             self._sealing = None
+        return self._is_sealed
 
     def newest(self, on_rejected: Any = None) -> Found | None:
         """The newest valid snapshot; damaged ones are told to ``on_rejected(path, why)``."""
@@ -146,6 +149,7 @@ class SnapshotSlots:
         try:
             temporary.write_text(f"{zlib.crc32(text.encode()):08x}\n{text}")
             temporary.rename(self._meta(slot))
+            self._is_sealed = True
         except OSError as exc:
             self._images[slot] = None  # the folder may be gone, and the data with it
             log.error("snapshot of step %d not committed: %s", meta["step"], exc)

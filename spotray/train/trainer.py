@@ -22,7 +22,7 @@ from ray.train.v2.api.config import ScalingConfig  # ray.train's own, as type ch
 from ray.train.v2.api.exceptions import TrainingFailedError  # as above
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from spotray.errors import ConfigError, SpotrayError
+from spotray.errors import ConfigError, JournalError, SpotrayError
 from spotray.events import JobEnded, JobStarted
 from spotray.ledger.journal import JournalWriter
 from spotray.storage import Store
@@ -113,6 +113,7 @@ class ElasticTrainer:
         run_id = _run_id(store)
         name = str(self.run_config.name)
         cluster_journal = self.spot.cluster_journal or os.environ.get("SPOTRAY_JOURNAL", "")
+        coordinator = self._start_coordinator(store, writes_nodes=not cluster_journal)
         journal = JournalWriter(store.child("journal"), writer=f"driver-{int(time.time() * 1000)}")
         low, high = _workers(self.scaling_config)
         journal.append(
@@ -126,12 +127,9 @@ class ElasticTrainer:
                 labels=dict(self.spot.labels),
             )
         )
-        journal.flush()
         status, why = "failed", ""
         on_interrupt = signal.getsignal(signal.SIGINT)  # Ray Train puts its own there
-        coordinator = None
         try:
-            coordinator = self._start_coordinator(store, writes_nodes=not cluster_journal)
             result = self._train(store, run_id, coordinator)
             status = "finished"
             _sweep(coordinator, run_id)
@@ -152,10 +150,12 @@ class ElasticTrainer:
         finally:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGINT, on_interrupt)
-            if coordinator is not None:
-                _end_coordinator(coordinator)
+            _end_coordinator(coordinator)
             journal.append(JobEnded(at_s=time.time(), job=name, status=status, why=why))
-            journal.close()
+            try:
+                journal.close()
+            except JournalError as exc:  # must not hide how the job ended
+                log.warning("the end of %s is not in its journal: %s", name, exc)
 
     def status(self) -> dict[str, Any] | None:
         """How far the job is, for a live view from another thread; None if nobody answers."""
@@ -192,17 +192,22 @@ class ElasticTrainer:
         """The coordinator, on the driver's node: the one that a job cannot lose anyway."""
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         resources = self.scaling_config._resources_per_worker_not_none
-        return (
-            ray.remote(Coordinator)
-            .options(
-                name=_actor_name(str(self.run_config.name)),
-                namespace=_NAMESPACE,
-                num_cpus=0,
-                max_concurrency=8,
-                scheduling_strategy=here,
-            )
-            .remote(store, self.spot, dict(resources), writes_nodes=writes_nodes)
+        name = str(self.run_config.name)
+        actor = ray.remote(Coordinator).options(
+            name=_actor_name(name),
+            namespace=_NAMESPACE,
+            num_cpus=0,
+            max_concurrency=8,
+            max_restarts=-1,
+            scheduling_strategy=here,
         )
+        try:
+            return actor.remote(store, self.spot, dict(resources), writes_nodes=writes_nodes)
+        except ValueError as exc:
+            raise ConfigError(
+                f"a job named {name!r} is running on this cluster: wait for its end, or give "
+                "this one another name"
+            ) from exc
 
     def _run_store(self) -> Store:
         filesystem = self.run_config.storage_filesystem

@@ -17,12 +17,13 @@ import ray.train.torch
 import torch.distributed as dist
 from ray.exceptions import RayError
 
+from spotray.errors import JournalError
 from spotray.ledger.journal import JournalWriter
 from spotray.storage import Store
 from spotray.train import session as session_module
 from spotray.train.config import SpotConfig
 from spotray.train.ray_internals import WorkerContext
-from spotray.train.session import NoJournal, Session, StopRequest
+from spotray.train.session import NoJournal, Progress, Session, StopRequest
 from spotray.train.snapshot import SnapshotSlots
 from spotray.train.vision_compat import mend_torchvision
 from spotray.train.world import World
@@ -51,7 +52,8 @@ class WorkerLoop:
             JournalWriter(
                 self.store.child("journal"),
                 writer=f"rank0-{world.generation:06d}-{os.getpid()}",
-                flush_interval_s=0.5,
+                # An object store takes a request for each flush.
+                flush_interval_s=0.5 if self.store.can_append else 5.0,
             )
             if world.rank == 0
             else NoJournal()
@@ -78,7 +80,10 @@ class WorkerLoop:
             link.close()
             session_module.enter(None)
             if isinstance(journal, JournalWriter):
-                journal.close()
+                try:
+                    journal.close()
+                except JournalError as exc:  # must not hide how the loop ended
+                    log.warning("facts of generation %d are lost: %s", world.generation, exc)
 
     def _form_world(self) -> tuple[World, int]:
         """The workers of this group, under a new generation."""
@@ -104,7 +109,7 @@ class RayLink:
         self._world = world
         self._store = store
         self._context = WorkerContext()
-        self._progress: dict[str, Any] | None = None
+        self._progress: Progress | None = None
         self._stop: StopRequest | None = None
         self._losses = (0, 0.0)
         self._closing = threading.Event()
@@ -123,8 +128,8 @@ class RayLink:
     def asks_to_stop(self) -> StopRequest | None:
         return self._stop
 
-    def progress(self, *, step: int, epoch: int, loss: float | None, checkpoint_s: float) -> None:
-        self._progress = {"step": step, "epoch": epoch, "loss": loss, "checkpoint_s": checkpoint_s}
+    def progress(self, progress: Progress) -> None:
+        self._progress = progress
 
     def held(self, *, step: int, why: str) -> None:
         notice = self._context.notice()

@@ -65,7 +65,7 @@ class World:
         if dist.get_world_size() == 1:
             return cls(device=device, local_rank=local_rank, generation=generation)
         on_host = dist.get_backend() == "gloo"
-        with _peers("forming the world"):
+        with peers("forming the world"):
             host = dist.group.WORLD if on_host else dist.new_group(backend="gloo")
             return cls(
                 rank=dist.get_rank(),
@@ -86,20 +86,20 @@ class World:
         send_counts: Sequence[int],
     ) -> None:
         """Exchange runs of elements between all pairs of workers."""
-        with _peers("all-to-all"):
+        with peers("all-to-all"):
             dist.all_to_all_single(
                 received, send, list(received_counts), list(send_counts), group=self.group
             )
 
     def all_gather(self, total: torch.Tensor, mine: torch.Tensor) -> None:
         """Concatenate every worker's tensor, in the order of ranks."""
-        with _peers("all-gather"):
+        with peers("all-gather"):
             _all_gather(total, mine, group=self.group)
 
     def sum_(self, tensor: torch.Tensor) -> None:
         """All-reduce in place, with no promise about the order of the sum."""
         if self.size > 1:
-            with _peers("all-reduce"):
+            with peers("all-reduce"):
                 dist.all_reduce(tensor, group=self.group)
 
     def gather_objects(self, mine: Any, *, for_io: bool = False) -> list[Any]:
@@ -107,7 +107,7 @@ class World:
         if self.size == 1:
             return [mine]
         objects: list[Any] = [None] * self.size
-        with _peers("gather"):
+        with peers("gather"):
             dist.all_gather_object(
                 objects, mine, group=self.io_group if for_io else self.host_group
             )
@@ -118,20 +118,20 @@ class World:
         if self.size == 1:
             return mine
         box = [mine]
-        with _peers("broadcast"):
+        with peers("broadcast"):
             dist.broadcast_object_list(box, src=source, group=self.host_group)
         return box[0]
 
     def broadcast_(self, tensor: torch.Tensor, *, source: int) -> None:
         """Overwrite a tensor in host memory with that of rank ``source``."""
         if self.size > 1:
-            with _peers("broadcast"):
+            with peers("broadcast"):
                 dist.broadcast(tensor, src=source, group=self.host_group)
 
 
 @contextmanager
-def _peers(doing: str) -> Iterator[None]:
-    """Turn torch's error for a lost peer into ours."""
+def peers(doing: str) -> Iterator[None]:
+    """Turn torch's error for a lost peer into `WorldBroken`."""
     try:
         yield
     except RuntimeError as exc:

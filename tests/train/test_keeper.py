@@ -29,7 +29,7 @@ from spotray.train.checkpointer import Committed
 from spotray.train.config import SpotConfig
 from spotray.train.keeper import Keeper, Wish
 from spotray.train.run import Run
-from spotray.train.session import Session, StopRequest
+from spotray.train.session import Progress, Session, StopRequest
 from spotray.train.state import TrainState
 from spotray.train.world import World
 from tests.train.jobs import Memory
@@ -62,10 +62,9 @@ class Script:
     def asks_to_stop(self) -> StopRequest | None:
         return self._stops.get(self.step)
 
-    def progress(self, *, step: int, epoch: int, loss: float | None, checkpoint_s: float) -> None:
-        self.step = step
-        assert epoch >= 0
-        assert checkpoint_s >= 0
+    def progress(self, progress: Progress) -> None:
+        self.step = progress.step
+        assert min(progress.epoch, progress.step_s, progress.snapshot_s) >= 0
 
     def held(self, *, step: int, why: str) -> None:
         self.heard.append(("held", (step, why)))

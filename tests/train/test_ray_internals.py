@@ -29,7 +29,7 @@ from ray.train.v2._internal.execution.scaling_policy import (
     NoopDecision,
     ResizeDecision,
 )
-from ray.train.v2._internal.execution.worker_group import WorkerGroupState
+from ray.train.v2._internal.execution.worker_group import WorkerGroup, WorkerGroupState
 from ray.train.v2.api.config import ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.train.v2.api.exceptions import ControllerError, PreemptionError, WorkerGroupError
@@ -99,10 +99,10 @@ def dead_actor() -> Exception:
 
 
 class Coordinator:
-    """Answers `group_lost` with the steps of a list, and remembers what it was told."""
+    """Says of each worker group that is lost whether it made steps; remembers what it is told."""
 
-    def __init__(self, *steps: int) -> None:
-        self.steps = list(steps)
+    def __init__(self, *made_steps: bool) -> None:
+        self.made_steps = list(made_steps)
         self.told: list[tuple[Any, ...]] = []
         self.is_held = False
 
@@ -110,7 +110,9 @@ class Coordinator:
         self.told.append((method, *args))
         if method == "propose":
             return self.is_held
-        return self.steps.pop(0) if self.steps else None
+        if method == "members":
+            return None
+        return self.made_steps.pop(0) if self.made_steps else None
 
 
 def policy(coordinator: Coordinator, *, max_failures: int = 0, idle: int = 3) -> LossPolicy:
@@ -120,14 +122,14 @@ def policy(coordinator: Coordinator, *, max_failures: int = 0, idle: int = 3) ->
 
 
 def test_a_lost_node_never_uses_up_the_users_failures() -> None:
-    losses = policy(Coordinator(*range(10, 100, 10)))
+    losses = policy(Coordinator(*[True] * 9))
     for _ in range(9):
         error = group_error({0: user_error(WorldBroken("gone")), 2: dead_actor()})
         assert losses.make_decision(error) is RETRY
 
 
 def test_peers_that_fail_before_ray_knows_of_the_loss_are_a_loss() -> None:
-    coordinator = Coordinator(5)
+    coordinator = Coordinator(True)
     error = group_error({0: user_error(WorldBroken("closed")), 1: user_error(WorldBroken("x"))})
     assert policy(coordinator).make_decision(error) is RETRY
     assert coordinator.told[0][:2] == ("group_lost", "loss")
@@ -136,7 +138,7 @@ def test_peers_that_fail_before_ray_knows_of_the_loss_are_a_loss() -> None:
 def test_a_preemption_at_its_deadline_is_a_retry() -> None:
     info = PreemptionInfo(deadline_ms=1, preempted_node_to_ranks={"n": [0]})
     error = PreemptionError(preemption_info=info, drain_timed_out=True)
-    assert policy(Coordinator(1)).make_decision(error) is RETRY
+    assert policy(Coordinator(True)).make_decision(error) is RETRY
 
 
 def test_a_bug_of_the_users_is_raised_at_once_and_counted_when_allowed() -> None:
@@ -154,10 +156,10 @@ def test_an_error_of_ours_is_raised_whatever_is_allowed() -> None:
 
 
 def test_losses_without_a_new_step_end_as_a_bug() -> None:
-    coordinator = Coordinator(10, 10, 10, 10)
+    coordinator = Coordinator(False, False, True, False, False, False)
     losses = policy(coordinator, idle=3)
     error = group_error({0: dead_actor()})
-    assert [losses.make_decision(error) for _ in range(4)] == [RETRY, RETRY, RETRY, RAISE]
+    assert [losses.make_decision(error) for _ in range(6)] == [RETRY] * 5 + [RAISE]
 
 
 def test_a_coordinator_that_does_not_answer_does_not_make_losses_endless() -> None:
@@ -167,10 +169,54 @@ def test_a_coordinator_that_does_not_answer_does_not_make_losses_endless() -> No
 
 
 def test_what_was_lost_is_named_in_one_line() -> None:
-    text = loss_of({3: dead_actor()})
+    text = loss_of(group_error({3: dead_actor()}))
     assert text.startswith("rank 3: ")
     assert "\n" not in text
-    assert loss_of({0: user_error(ValueError("x"))}) == ""
+    assert loss_of(group_error({0: user_error(ValueError("x"))})) == ""
+
+
+def test_a_peer_that_ddp_or_the_users_own_collective_misses_is_a_loss() -> None:
+    closed = user_error(RuntimeError("[gloo/pair.cc:1] Connection closed by peer [127.0.0.1]:2"))
+    assert loss_of(group_error({0: closed, 1: user_error(WorldBroken("x"))}))
+    assert not loss_of(group_error({0: closed, 1: user_error(RuntimeError("shapes differ"))}))
+
+
+def test_a_worker_that_dies_while_its_group_starts_is_a_loss() -> None:
+    assert loss_of(ControllerError(RayActorError())).startswith("at the start: ")
+    assert loss_of(ControllerError(ValueError("x"))) == ""
+    assert policy(Coordinator(True)).make_decision(ControllerError(RayActorError())) is RETRY
+
+
+def test_what_a_group_left_that_broke_at_its_start_is_ended() -> None:
+    # Ray's own: `has_started` is true once the state is built, and only then is
+    # there something to end.
+    for name in ("has_started", "_clear_state"):
+        assert callable(getattr(WorkerGroup, name)), name
+    assert "_worker_group_state" in inspect.getsource(WorkerGroup.has_started)
+    ended: list[str] = []
+
+    class Broken:
+        def __init__(self) -> None:
+            self._worker_group_state = self
+
+        def has_started(self) -> bool:
+            return True
+
+        def shutdown(self) -> None:
+            ended.append("state")
+
+        def _clear_state(self) -> None:
+            ended.append("cleared")
+
+    leftovers = ray_internals.Leftovers()
+    leftovers.before_worker_group_start(None)
+    leftovers.after_worker_group_start(Broken())
+    leftovers.before_worker_group_start(None)
+    assert ended == ["state", "cleared"]
+    leftovers.after_worker_group_start(Broken())
+    leftovers.after_worker_group_shutdown(None)
+    leftovers.before_worker_group_start(None)
+    assert ended == ["state", "cleared"]
 
 
 class Room(FreshScalingPolicy):
@@ -232,6 +278,7 @@ def test_a_small_remainder_waits_for_the_next_node_but_not_for_ever(
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr(ray_internals.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(ray_internals, "_LOOK_AGAIN_S", 0.0)
     policy = Room(Coordinator(), (1, 4))
     decide = policy.make_decision_for_non_running_worker_group
     policy.room = 0

@@ -1,0 +1,51 @@
+"""When to leave nodes that will be taken: a decision from plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from spotray.train.session import Progress, StopRequest
+
+
+def time_to_leave(
+    *,
+    deadline_s: float | None,
+    leaving: Collection[str],
+    group: Collection[str],
+    progress: Progress,
+    room: int,
+    margin_s: float,
+    now_s: float,
+) -> StopRequest | None:
+    """Whether the workers should stand still now, because of a notice.
+
+    As late as is safe, since the leaving nodes still work; at once when others are
+    ready to take over.
+
+    Args:
+        deadline_s: When the first of them is taken, Unix seconds; None if the cloud
+            did not say, which is taken for now.
+        leaving: Ids of the nodes under notice.
+        group: Ids of the worker group's nodes, one for each worker.
+        progress: How long a step, a snapshot and a checkpoint take.
+        room: Workers that fit on the nodes that stay.
+        margin_s: Seconds to keep for Ray's own part of the move.
+        now_s: Unix seconds.
+    """
+    gone = set(leaving) & set(group)
+    if not gone:
+        return None
+    # No node that holds a snapshot stays: the state has to reach storage.
+    durable = gone == set(group)
+    left_s = 0.0 if deadline_s is None else deadline_s - now_s
+    if room >= len(group):
+        return StopRequest(f"{len(gone)} node(s) will be taken, others are ready", durable)
+    # A stop takes effect after the step under way, and after a snapshot.
+    needed_s = margin_s + 2 * progress.step_s + progress.snapshot_s
+    if durable:
+        # Where nobody knows yet how long a checkpoint takes there is no time to lose.
+        written_s = progress.checkpoint_s
+        needed_s = needed_s + 2 * written_s if written_s else float("inf")
+    if left_s <= needed_s:
+        return StopRequest(f"{len(gone)} node(s) will be taken in {left_s:.0f} s", durable)
+    return None
