@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -55,6 +56,8 @@ def plain_loop(config: dict[str, Any]) -> None:
     while step < config["steps"]:
         dist.all_reduce(flag) if dist.get_world_size() > 1 else None
         time.sleep(0.05)
+        if step == 20:
+            Path(config["marker"]).touch()
         if step % 10 == 0:
             with tempfile.TemporaryDirectory() as folder:
                 mine = None

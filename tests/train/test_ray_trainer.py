@@ -12,6 +12,7 @@ import ray
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
 
 from spotray import ConfigError, ElasticTrainer, SpotConfig, StateMismatch
+from spotray.clock import SystemClock, wait_until
 from spotray.events import (
     CheckpointCommitted,
     EpochAudited,
@@ -31,8 +32,8 @@ from tests.train.workers import WorkerPool
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
 
-WORKERS = 4
-EPOCHS = 16  # of 5 steps
+WORKERS = 3
+EPOCHS = 12  # of 5 steps
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +47,13 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 @pytest.fixture
 def cluster(lab: Lab) -> Lab:
-    """The lab with all its workers there again."""
+    """The lab with all its workers there again, and nothing of earlier jobs in their memory."""
+    lab.set_capacity(2 * WORKERS)
     lab.wait_for_workers(WORKERS)
+    for node in lab.nodes():
+        # Of a node whose Ray was away when its job ended; the script goes by these.
+        for progress in node.shm_dir.glob("progress-*"):
+            progress.unlink()
     return lab
 
 
@@ -105,8 +111,8 @@ def test_one_node_lost_without_notice_then_another_with(
     cluster: Lab, tmp_path: Path, reference: str
 ) -> None:
     script = (
-        ScriptedEvent(at_step=10, action="kill", rank=3),
-        ScriptedEvent(at_step=30, action="notice", rank=0, notice_s=8),
+        ScriptedEvent(at_step=10, action="kill", rank=2),
+        ScriptedEvent(at_step=25, action="notice", rank=0, notice_s=7),
     )
     play = cluster.play(Scenario(workers=WORKERS, events=script))
     result, events = fit(tmp_path, "loss")
@@ -127,12 +133,11 @@ def test_one_node_lost_without_notice_then_another_with(
 def test_all_nodes_under_notice_reach_storage_in_time(
     cluster: Lab, tmp_path: Path, reference: str
 ) -> None:
-    script = (ScriptedEvent(at_step=20, action="notice", count=WORKERS, notice_s=12),)
+    script = (ScriptedEvent(at_step=15, action="notice", count=WORKERS, notice_s=12),)
     cluster.set_capacity(WORKERS)  # no room for others before these are gone
     play = cluster.play(Scenario(workers=WORKERS, events=script))
     _, events = fit(tmp_path, "all")
     play.stop()
-    cluster.set_capacity(2 * WORKERS)
     assert_unharmed(events, reference)
     summary = summarize_recoveries(events)
     assert summary.preemptions_noticed == WORKERS
@@ -175,7 +180,7 @@ def test_checkpoints_and_journal_live_in_a_bucket(
     endpoint = s3_server.endpoint_url.removeprefix("http://")
     keys = "testing:testing@"
     storage = f"s3://{keys}{s3_server.bucket}/runs?endpoint_override={endpoint}&scheme=http"
-    script = (ScriptedEvent(at_step=35, action="kill_all"),)
+    script = (ScriptedEvent(at_step=25, action="kill_all"),)
     play = cluster.play(Scenario(workers=WORKERS, events=script))
     _, events = fit(tmp_path, "bucket", storage=storage)
     play.stop()
@@ -186,22 +191,24 @@ def test_checkpoints_and_journal_live_in_a_bucket(
 
 def test_a_bug_of_the_users_ends_the_job_at_once(cluster: Lab, tmp_path: Path) -> None:
     with pytest.raises(TrainingFailedError, match="a bug of the user's"):
-        fit(tmp_path, "bug", config={"bug_at": 12, "step_s": 0.0})
+        fit(tmp_path, "bug", config={"bug_at": 12, "step_s": 0.0}, workers=(1, 2))
     events = list(load_run(tmp_path / "bug").events)
     assert len(of(events, WorkerGroupStarted)) == 1
     assert of(events, JobEnded)[-1].status == "failed"
 
 
-def test_another_model_under_the_same_name_is_refused(cluster: Lab, tmp_path: Path) -> None:
-    fit(tmp_path, "twice", config={"epochs": 2, "step_s": 0.0})
-    with pytest.raises(StateMismatch, match="model"):
-        fit(tmp_path, "twice", config={"epochs": 4, "step_s": 0.0, "model": "conv"})
-    with pytest.raises(StateMismatch, match="samples was 70 and is 80 now"):
-        fit(tmp_path, "twice", config={"epochs": 4, "step_s": 0.0, "samples": 80})
-    # ... and the same one goes on where it stopped.
-    _, events = fit(tmp_path, "twice", config={"epochs": 3, "step_s": 0.0})
-    assert [(e.step, e.source) for e in of(events, Restored)][-1] == (10, "checkpoint")
-    assert of(events, TrainingDone)[-1].step == 15
+def test_a_name_goes_on_where_it_stopped_again_and_again(cluster: Lab, tmp_path: Path) -> None:
+    quick = {"step_s": 0.0}
+    # Ray Train refuses a job whose recorded checkpoint is gone: the third start tells.
+    for epochs, start in ((1, (0, "fresh")), (2, (5, "checkpoint")), (3, (10, "checkpoint"))):
+        config = {**quick, "epochs": epochs}
+        _, events = fit(tmp_path, "again", config=config, workers=(1, 1))
+        assert [(e.step, e.source) for e in of(events, Restored)][-1] == start
+        assert of(events, TrainingDone)[-1].step == 5 * epochs
+    config = {**quick, "epochs": 4, "samples": 80}
+    with pytest.raises(StateMismatch, match="samples was 70 and is 80 now") as caught:
+        fit(tmp_path, "again", config=config, workers=(1, 1))
+    assert "\n" not in str(caught.value)
 
 
 def test_storage_that_cannot_be_written_is_found_before_anything_starts(
@@ -216,20 +223,23 @@ def test_storage_that_cannot_be_written_is_found_before_anything_starts(
 def test_a_plain_ray_train_loop_survives_with_its_own_checkpoints(
     cluster: Lab, tmp_path: Path
 ) -> None:
-    def kill_one() -> None:
-        cluster.kill(sorted(n.name for n in cluster.nodes() if n.spot)[0])
+    marker = tmp_path / "under-way"
 
-    timer = threading.Timer(8.0, kill_one)
-    timer.start()
+    def kill_one() -> None:
+        if wait_until(marker.exists, timeout_s=120, clock=SystemClock()):
+            cluster.kill(sorted(n.name for n in cluster.nodes() if n.spot)[0])
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
     result, events = fit(
         tmp_path,
         "plain",
         loop=plain_loop,
-        config={"steps": 400},
+        config={"steps": 200, "marker": str(marker)},
         failure_config=FailureConfig(max_failures=0),
     )
-    timer.join()
-    assert result.metrics["step"] == 390  # the last one with a checkpoint, as Ray has it
+    killer.join()
+    assert result.metrics["step"] == 190  # the last one with a checkpoint, as Ray has it
     assert of(events, JobEnded)[-1].status == "finished"
     assert len(of(events, WorkerGroupStarted)) >= 2
     assert not of(events, Warned)
