@@ -40,10 +40,10 @@ class DemoSize:
 
 
 FULL = DemoSize(
-    epochs=26, taken_at=50, given_back_at=110, killed_at=240, noticed_at=350, all_killed_at=500
+    epochs=28, taken_at=50, given_back_at=90, killed_at=270, noticed_at=400, all_killed_at=550
 )
 QUICK = DemoSize(
-    epochs=14, taken_at=20, given_back_at=40, killed_at=110, noticed_at=170, all_killed_at=270
+    epochs=16, taken_at=20, given_back_at=40, killed_at=130, noticed_at=200, all_killed_at=310
 )
 
 
@@ -212,7 +212,9 @@ def _broken(recovery: RecoverySummary, *, same: bool, once: bool) -> list[str]:
         broken.append("samples were not used exactly once")
     if recovery.steps_lost_noticed:
         broken.append(f"{recovery.steps_lost_noticed} steps were lost in spite of a notice")
-    if recovery.preemptions_noticed < 2 or recovery.preemptions_silent < 1 + WORKERS:
+    alone = any(r.kind == "silent" and not r.all_lost for r in recovery.recoveries)
+    together = any(r.all_lost for r in recovery.recoveries)
+    if recovery.preemptions_noticed < 2 or not alone or not together:
         broken.append("fewer nodes were lost than the script says")
     return broken
 

@@ -75,7 +75,7 @@ _GATHER_S = 4.0  # with half of the workers or fewer, wait this long for the nex
 _LOOK_AGAIN_S = 0.5  # while there are too few nodes
 _TELL_EVERY_S = 30.0
 _GROW_SETTLE_S = 2.0  # nodes often come several at a time: wait this long for the next
-_GROW_AFTER_S = 15.0  # first earn what the restart costs, and catch up with the lost steps
+_GROW_AFTER_S = 10.0  # first earn what the restart costs, and catch up with the lost steps
 _GROW_PATIENCE_S = 30.0  # a loop without `Run` never stands still; then Ray's way is taken
 
 
