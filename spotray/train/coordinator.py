@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 Leaving = tuple[float | None, list[str]]  # deadline (Unix seconds) and ids of leaving nodes
 
 _LOOK_EVERY_S = 0.5  # at Ray's nodes
+_SETTLED_S = 2.0  # a node that joined Ray later than that is not yet in all of Ray's views
 _MARKET_LABEL = "ray.io/market-type"
 _PREEMPTED = 3  # Ray's NodeDeathInfo.Reason.AUTOSCALER_DRAIN_PREEMPTED
 _EXPECTED = (2, 4)  # ended, or idle and drained
@@ -80,6 +81,7 @@ class Coordinator:
         self._node_up_s = 0.0  # of members of worker groups, in all
         self._losses = 0
         self._alive: dict[str, dict[str, Any]] = {}
+        self._seen_at: dict[str, float] = {}  # node id -> since when it is alive, monotonic
         self._closing = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="nodes", daemon=True)
         self._watcher.start()
@@ -219,8 +221,9 @@ class Coordinator:
         """Workers that the nodes could hold that stay, if this job had them all."""
         room = 0
         usable = usable_nodes(probe=False) - set(leaving)
+        joined_by = time.monotonic() - _SETTLED_S
         for node_id, node in self._alive.items():
-            if node_id in usable:
+            if node_id in usable and self._seen_at[node_id] <= joined_by:
                 fits = [
                     node["Resources"].get(name, 0.0) // amount
                     for name, amount in self._worker_resources.items()
@@ -245,6 +248,7 @@ class Coordinator:
         alive = {n["NodeID"]: n for n in nodes if n["Alive"]}
         self._node_up_s += _LOOK_EVERY_S * len(set(self._group) & alive.keys())
         for node_id in alive.keys() - self._alive.keys():
+            self._seen_at[node_id] = time.monotonic()
             if self._writes_nodes:
                 self._append(_node_up(alive[node_id], now_s))
                 self._append(NodeReady(at_s=now_s, node_id=node_id))
