@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import ray
@@ -39,8 +40,8 @@ Leaving = tuple[float | None, list[str]]  # deadline (Unix seconds) and ids of l
 _LOOK_EVERY_S = 0.5  # at Ray's nodes
 _SETTLED_S = 2.0  # a node that joined Ray later than that is not yet in all of Ray's views
 _MARKET_LABEL = "ray.io/market-type"
-_PREEMPTED = 3  # Ray's NodeDeathInfo.Reason.AUTOSCALER_DRAIN_PREEMPTED
-_EXPECTED = (2, 4)  # ended, or idle and drained
+_PREEMPTED = 3  # Ray's NodeDeathInfo: AUTOSCALER_DRAIN_PREEMPTED
+_EXPECTED = (1, 4)  # EXPECTED_TERMINATION, AUTOSCALER_DRAIN_IDLE
 
 
 class Coordinator:
@@ -246,6 +247,8 @@ class Coordinator:
     def _compare(self, nodes: list[dict[str, Any]]) -> None:
         now_s = time.time()
         alive = {n["NodeID"]: n for n in nodes if n["Alive"]}
+        if not self._alive and alive:
+            self._tell_what_is_missing(alive.values())
         self._node_up_s += _LOOK_EVERY_S * len(set(self._group) & alive.keys())
         for node_id in alive.keys() - self._alive.keys():
             self._seen_at[node_id] = time.monotonic()
@@ -263,6 +266,22 @@ class Coordinator:
                         NodeDown(at_s=now_s, node_id=node_id, cause=cause, noticed=noticed)
                     )
         self._alive = alive
+
+    def _tell_what_is_missing(self, nodes: Iterable[dict[str, Any]]) -> None:
+        """Say once what this cluster does not offer, and what follows."""
+        missing = []
+        if not any(_MARKET_LABEL in (node.get("Labels") or {}) for node in nodes):
+            missing.append(
+                f"no node has the label {_MARKET_LABEL}: spot is not told from on-demand"
+            )
+        if self._writes_nodes:
+            missing.append(
+                "no cluster journal (SPOTRAY_JOURNAL, SpotConfig.cluster_journal): prices are "
+                "unknown, and only drained nodes count as noticed"
+            )
+        for what in missing:
+            log.warning("%s", what)
+            self._append(Warned(at_s=time.time(), what=what))
 
     def _append(self, event: Event) -> None:
         self._journal.append(event)
