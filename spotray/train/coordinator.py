@@ -144,7 +144,8 @@ class Coordinator:
                     now_s=time.time(),
                 )
             if stop is None and self._proposed > len(self._group):
-                stop = StopRequest(f"room for {self._proposed} workers", durable=False)
+                # In storage, since Ray may start the next group on other nodes than these.
+                stop = StopRequest(f"room for {self._proposed} workers", durable=True)
             return stop, self._losses, self._node_up_s
 
     def held(self, generation: int, notice_nodes: list[str], why: str) -> None:

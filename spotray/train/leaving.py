@@ -35,17 +35,18 @@ def time_to_leave(
     gone = set(leaving) & set(group)
     if not gone:
         return None
-    # No node that holds a snapshot stays: the state has to reach storage.
-    durable = gone == set(group)
+    all_leave = gone == set(group)
     left_s = 0.0 if deadline_s is None else deadline_s - now_s
+    # A stop takes effect after the step under way, and after a snapshot. Then the state
+    # goes to storage too: the nodes that hold the snapshot may leave, and those that
+    # stay may not be the ones that Ray picks for the next worker group.
+    written_s = progress.checkpoint_s
+    needed_s = margin_s + 2 * progress.step_s + progress.snapshot_s + 2 * written_s
+    if all_leave and not written_s:
+        needed_s = float("inf")  # nobody knows how long it takes: there is no time to lose
+    durable = all_leave or (written_s > 0 and left_s >= 2 * written_s)
     if room >= len(group):
         return StopRequest(f"{len(gone)} node(s) will be taken, others are ready", durable)
-    # A stop takes effect after the step under way, and after a snapshot.
-    needed_s = margin_s + 2 * progress.step_s + progress.snapshot_s
-    if durable:
-        # Where nobody knows yet how long a checkpoint takes there is no time to lose.
-        written_s = progress.checkpoint_s
-        needed_s = needed_s + 2 * written_s if written_s else float("inf")
     if left_s <= needed_s:
         return StopRequest(f"{len(gone)} node(s) will be taken in {left_s:.0f} s", durable)
     return None

@@ -66,6 +66,19 @@ def test_when_no_node_stays_time_for_a_checkpoint_is_kept() -> None:
     assert decide(leaving=GROUP, room=0, deadline_s=NOW_S + 3600) is not None
 
 
+def test_where_there_is_time_the_state_reaches_storage_even_if_nodes_stay() -> None:
+    # Ray may start the next worker group on nodes that hold no snapshot.
+    known = Progress(step=9, epoch=0, loss=1.0, step_s=1.0, snapshot_s=0.5, checkpoint_s=5.0)
+    stop = decide(progress=known, room=4)
+    assert stop is not None
+    assert stop.durable
+    late = decide(progress=known, room=4, deadline_s=NOW_S + 9)
+    assert late is not None
+    assert not late.durable
+    assert decide(progress=known, deadline_s=NOW_S + 17) is None
+    assert decide(progress=known, deadline_s=NOW_S + 16) is not None
+
+
 @given(
     left_s=st.floats(-100, 1000), later_s=st.floats(0, 100), leaving=st.sets(st.sampled_from(GROUP))
 )

@@ -180,7 +180,7 @@ def test_checkpoints_and_journal_live_in_a_bucket(
     endpoint = s3_server.endpoint_url.removeprefix("http://")
     keys = "testing:testing@"
     storage = f"s3://{keys}{s3_server.bucket}/runs?endpoint_override={endpoint}&scheme=http"
-    script = (ScriptedEvent(at_step=25, action="kill_all"),)
+    script = (ScriptedEvent(at_step=35, action="kill_all"),)
     play = cluster.play(Scenario(workers=WORKERS, events=script))
     _, events = fit(tmp_path, "bucket", storage=storage)
     play.stop()
