@@ -121,8 +121,10 @@ class Trace:
             )
         starts = [index * self.gap_s for index in range(len(self.values))]
         count = max(1, math.ceil(self.duration_s / gap_s - 1e-9))
+        # A reading that falls on a change, but for its rounding, belongs to the new value.
+        slack_s = 1e-9 * self.gap_s
         values = tuple(
-            self.values[bisect_right(starts, index * gap_s) - 1] for index in range(count)
+            self.values[bisect_right(starts, index * gap_s + slack_s) - 1] for index in range(count)
         )
         return Trace(gap_s=gap_s, values=values, source=self.source)
 

@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spotray.errors import TraceError
@@ -83,6 +83,7 @@ def test_a_trace_is_the_same_after_json_and_back(trace: Trace) -> None:
     assert again == trace
 
 
+@example(Trace(gap_s=321.0, values=(0.0,) * 6 + (1.0,)), 7)
 @given(traces, st.integers(1, 10))
 def test_a_finer_resample_is_the_same_function(trace: Trace, parts: int) -> None:
     fine = trace.resample(trace.gap_s / parts)
