@@ -81,6 +81,7 @@ class Checkpointer:
         self._on_rejected = on_rejected
         self._writing: threading.Thread | None = None
         self._outcome: Committed | Exception | None = None
+        self._abandoned = threading.Event()
 
     @property
     def is_busy(self) -> bool:
@@ -112,6 +113,14 @@ class Checkpointer:
         if self._writing is not None:
             self._writing.join()
             self._writing = None
+
+    def abandon(self) -> None:
+        """Give up what is being written: it will not be committed, and nobody hears of it.
+
+        Its thread is not waited for: it may hang in a collective until its group ends.
+        """
+        self._abandoned.set()
+        self._writing = None
 
     def outcome(self) -> Committed | Exception | None:
         """What became of the last checkpoint; tells it once, None while it is written."""
@@ -181,13 +190,18 @@ class Checkpointer:
             files={file: entry for part in files for file, entry in part.items()},
             extra={"final": final},
         )
-        self._together(name, lambda: manifests.write(folder, manifest), alone=True)
+        self._together(name, lambda: self._commit(folder, manifest), alone=True)
         if self._world.rank == 0:
             try:
                 manifests.retain(self._store, keep_last=self._keep, keep=_is_final)
             except (OSError, pa.ArrowException) as exc:
                 # This one is committed all the same; the next one tries again.
                 log.warning("old checkpoints in %s stay: %s", self._store.url, exc)
+
+    def _commit(self, folder: Store, manifest: Manifest) -> None:
+        if self._abandoned.is_set():
+            raise WorldBroken("the workers that began it are no longer together")
+        manifests.write(folder, manifest)
 
     def _together(self, name: str, work: Callable[[], T], *, alone: bool = False) -> list[T]:
         """``work()`` of every rank (``alone``: of rank 0), or the same error on all of them.

@@ -1,4 +1,4 @@
-"""Keeps the state of a run safe: what to save when, and what to go on from.
+"""What a run goes on from, and when its workers save, stop or stand still.
 
 All ranks do the same at the same step. Rank 0 alone wishes for something; its
 wishes ride along with the step's gradient, so agreeing costs no message of its own.
@@ -18,21 +18,11 @@ from typing import ClassVar
 
 import torch
 
-from spotray.checkpoint.interval import checkpoint_interval_s
-from spotray.errors import CheckpointCorrupt, CheckpointError, ConfigError, JournalError
-from spotray.events import (
-    CheckpointCommitted,
-    CheckpointRejected,
-    ResizeAgreed,
-    Restored,
-    SnapshotTaken,
-    StepsDone,
-    Warned,
-)
+from spotray.errors import CheckpointCorrupt, CheckpointError, JournalError
+from spotray.events import ResizeAgreed, Restored, StepsDone, Warned
 from spotray.train.capture import Captured, byte_index, byte_view
-from spotray.train.checkpointer import Checkpointer, Committed
+from spotray.train.saving import Saver
 from spotray.train.session import Progress, Session
-from spotray.train.snapshot import SnapshotSlots
 from spotray.train.state import TrainState
 from spotray.train.world import World
 
@@ -69,7 +59,7 @@ class _Steps:
 
 
 class Keeper:
-    """Snapshots, checkpoints and the facts about steps of one worker.
+    """What one worker goes on from, what it does after each step, and the facts about steps.
 
     Args:
         session: The job around this worker; None outside of a trainer, where
@@ -83,31 +73,16 @@ class Keeper:
         self._world = world
         self._state = state
         self.samples = 0  # of the step under way, over all workers
-        self._slots: SnapshotSlots | None = None
-        self._checkpoints: Checkpointer | None = None
+        self.saver = Saver(session, world, state)
         self._progress: _ProgressFile | None = None
         if session is not None and session.shm_dir is not None:
-            self._slots = SnapshotSlots(session.shm_dir / session.run_id)
             self._progress = _ProgressFile(
                 session.shm_dir / f"progress-{session.run_id}-{world.local_rank}"
             )
-        if session is not None and session.store is not None:
-            self._checkpoints = Checkpointer(
-                session.store.child("checkpoints"),
-                world,
-                run_id=session.run_id,
-                keep=session.spot.keep_checkpoints,
-                on_rejected=self._reject,
-            )
         now = time.monotonic()
-        self._snapshot_at = now
-        self._snapshot_cost_s = 0.0
         self._notice_kept_s: float | None = None  # deadline of the notice that was acted on
-        self._checkpoint_at = now
-        self._checkpoint: Committed | None = None
         self._saved: tuple[Captured, str] | None = None  # the restored state, and whence
         self._postponed = Wish()
-        self._room_checked = False
         self._steps = _Steps()
         self._loss: float | None = None
         self._told_at = now
@@ -131,14 +106,15 @@ class Keeper:
         captured = self._state.capture()
         if self._session is None:
             return
-        self._check_room(captured)
-        found = self._slots.newest(self._reject) if self._slots is not None else None
+        self.saver.check_room(captured)
+        slots = self.saver.slots
+        found = slots.newest(self.saver.reject) if slots is not None else None
         reached = self._progress.read() if self._progress is not None else 0
         held = self._world.gather_objects((found.step if found else -1, reached))
         in_memory = max(step for step, _ in held)
         reached = max([self._session.reached_step, *(r for _, r in held)])
         if in_memory > 0:
-            self._checkpoint_at = float("-inf")  # unless storage holds one
+            self.saver.hurry_checkpoint()  # unless storage holds one
         stored = self._newest_checkpoint(newer_than=in_memory)
         if stored is not None:
             step, whence, saved = stored
@@ -156,7 +132,7 @@ class Keeper:
         if self._progress is not None:
             self._progress.write(step)
         if source != "fresh" and any(s != step for s, _ in held):
-            self._snapshot_at = float("-inf")  # some node does not hold this state yet
+            self.saver.hurry_snapshot()  # some node does not hold this state yet
         self._journal(
             Restored(
                 at_s=time.time(),
@@ -183,26 +159,9 @@ class Keeper:
         """Free the restored state: the first step is about to begin."""
         self._saved = None
 
-    def _check_room(self, captured: Captured) -> None:
-        """Whether two snapshots fit into this node's memory; without room there are none.
-
-        A job that starts is refused; one that runs goes on without snapshots on the
-        node, since the next node may have the room.
-        """
-        if self._slots is None:
-            return
-        try:
-            self._slots.check_room(byte_index(captured)[1])
-        except ConfigError as exc:
-            if self._world.generation <= 1:
-                raise
-            log.warning("no snapshots on this node: %s", exc)
-            self._journal(Warned(at_s=time.time(), what=f"no snapshots on a node: {exc}"))
-            self._slots = None
-
     def _newest_checkpoint(self, *, newer_than: int) -> tuple[int, str, Captured] | None:
         """The newest sound checkpoint if it is newer than the snapshots; read by rank 0."""
-        if self._checkpoints is None:
+        if self.saver.checkpoints is None:
             return None
         read = self._search(newer_than) if self._world.rank == 0 else None
         head = self._world.broadcast_object(read[:2] if read else None, source=0)
@@ -226,21 +185,21 @@ class Keeper:
         return self._search_once(newer_than)
 
     def _search_once(self, newer_than: int) -> tuple[int, str, Captured] | None:
-        assert self._checkpoints is not None, "asked for by _newest_checkpoint"
+        checkpoints = self.saver.checkpoints
+        assert checkpoints is not None, "asked for by _newest_checkpoint"
         damaged: list[str] = []
-        for name, manifest in self._checkpoints.newest():
+        for name, manifest in checkpoints.newest():
             # The next one is due as if this worker group had been here all along.
-            age_s = max(0.0, time.time() - manifest.created_at_s)
-            self._checkpoint_at = time.monotonic() - age_s
+            self.saver.checkpoint_aged(max(0.0, time.time() - manifest.created_at_s))
             if manifest.step <= newer_than:
                 return None
             try:
-                captured = self._checkpoints.read(name, manifest)
+                captured = checkpoints.read(name, manifest)
             except CheckpointCorrupt as exc:
-                self._reject(name, str(exc))
+                self.saver.reject(name, str(exc))
                 damaged.append(name)
                 continue
-            return manifest.step, self._checkpoints.url(name), captured
+            return manifest.step, checkpoints.url(name), captured
         if damaged and newer_than < 0:
             raise CheckpointError(
                 f"all checkpoints of this job are damaged ({', '.join(damaged)}): bring one "
@@ -280,17 +239,12 @@ class Keeper:
         noticed = deadline_s is not None and deadline_s != self._notice_kept_s
         if stop is not None:
             self._stop_why = stop.why
-        now = time.monotonic()
         return list(
             astuple(
                 Wish(
-                    snapshot=float(now - self._snapshot_at >= self._snapshot_interval_s()),
+                    snapshot=float(self.saver.wants_snapshot()),
                     notice=float(noticed),
-                    checkpoint=float(
-                        self._checkpoints is not None
-                        and not self._checkpoints.is_busy
-                        and now - self._checkpoint_at >= self._checkpoint_interval_s()
-                    ),
+                    checkpoint=float(self.saver.wants_checkpoint()),
                     stop=float(stop is not None),
                     durable=float(stop is not None and stop.durable),
                 )
@@ -320,7 +274,7 @@ class Keeper:
         self._steps.first = self._steps.first or step
         self._steps.samples += self.samples
         self._steps.ended_at_s.append(time.time())
-        self._collect_checkpoint()
+        self.saver.collect()
         link = self._session.link
         if link is not None and self._world.rank == 0:
             now = time.monotonic()
@@ -331,8 +285,8 @@ class Keeper:
                     epoch=epoch,
                     loss=loss,
                     step_s=step_s,
-                    snapshot_s=self._snapshot_cost_s,
-                    checkpoint_s=self._checkpoint.seconds if self._checkpoint else 0.0,
+                    snapshot_s=self.saver.snapshot_cost_s,
+                    checkpoint_s=self.saver.checkpoint_cost_s,
                 )
             )
         if time.monotonic() - self._told_at >= _JOURNAL_EVERY_S or not self._told_any:
@@ -341,7 +295,7 @@ class Keeper:
         if ends_epoch:
             self._postponed = wish
             if wish.stop or wish.notice:
-                self._snapshot(step, why="notice", wait=True)
+                self.saver.snapshot(step, why="notice", wait=True)
         else:
             self._fulfil(step, epoch, wish)
 
@@ -361,24 +315,11 @@ class Keeper:
         if self._session is None:
             return None
         self._tell_steps(step, self._loss)
-        if self._checkpoints is None:
-            return None
-        self._checkpoints.wait()
-        self._collect_checkpoint()
-        if self._checkpoint is None or self._checkpoint.step != step or not self._checkpoint.final:
-            self._start_checkpoint(step, epoch, final=True)
-            self._checkpoints.wait()
-            outcome = self._checkpoints.outcome()
-            if isinstance(outcome, Exception):
-                raise outcome
-            self._committed(outcome, why="end")
-        assert self._checkpoint is not None
-        return self._checkpoints.url(self._checkpoint.name)
+        return self.saver.final_checkpoint(step, epoch)
 
     def remove_snapshots(self) -> None:
         """Give the node's memory back; the job is done."""
-        if self._slots is not None and self._world.local_rank == 0:
-            self._slots.remove()
+        self.saver.remove_snapshots()
         if self._progress is not None:
             self._progress.remove()
             with contextlib.suppress(OSError):  # not empty while another job is on this node
@@ -395,112 +336,19 @@ class Keeper:
         if wish.notice:
             if self._session.link is not None:
                 self._notice_kept_s = self._session.link.notice_deadline_s()
-            self._snapshot(step, why="notice", wait=True)
+            self.saver.snapshot(step, why="notice", wait=True)
         elif wish.snapshot:
-            self._snapshot(step, why="interval", wait=False)
+            self.saver.snapshot(step, why="interval", wait=False)
         if wish.checkpoint:
-            self._start_checkpoint(step, epoch)
-
-    def _snapshot_interval_s(self) -> float:
-        if self._slots is None or self._session is None:
-            return float("inf")
-        spot = self._session.spot
-        return max(spot.snapshot_interval_s, self._snapshot_cost_s / spot.snapshot_cost_frac)
-
-    def _checkpoint_interval_s(self) -> float:
-        assert self._session is not None
-        spot = self._session.spot
-        if spot.checkpoint_interval_s is not None:
-            return spot.checkpoint_interval_s
-        if self._checkpoint is None:
-            return spot.checkpoint_min_interval_s
-        lost, up_s = self._session.link.losses() if self._session.link is not None else (0, 0.0)
-        # The first guess counts as one preemption seen after that time.
-        mtbp_s = (spot.node_mtbp_s + up_s) / (1 + lost) / self._world.size
-        best = checkpoint_interval_s(write_s=max(self._checkpoint.blocked_s, 1e-3), mtbp_s=mtbp_s)
-        return max(best, spot.checkpoint_min_interval_s, 2 * self._checkpoint.seconds)
-
-    def _snapshot(self, step: int, *, why: str, wait: bool) -> bool:
-        """Take a snapshot; whether this node holds it (with ``wait``: committed)."""
-        self._snapshot_at = time.monotonic()
-        if self._session is None or self._slots is None:
-            return False
-        if self._world.local_rank != 0:
-            return True  # the node's first worker speaks for the node
-        started = time.perf_counter()
-        captured = self._state.capture()
-        try:
-            if not self._room_checked:
-                # Optimizers make their state at their first step: only now is it known.
-                self._check_room(captured)
-                self._room_checked = True
-            if self._slots is None:
-                return False
-            self._slots.write(captured, step=step)
-        except OSError as exc:
-            log.error("snapshot of step %d failed: %s", step, exc)
-            self._journal(Warned(at_s=time.time(), what=f"snapshot of step {step} failed: {exc}"))
-            return False
-        blocked_s = time.perf_counter() - started
-        held = self._slots.wait() if wait else True
-        # The checksum runs beside training, but on the same cores.
-        self._snapshot_cost_s = blocked_s + self._slots.seal_s
-        self._journal(
-            SnapshotTaken(
-                at_s=time.time(),
-                generation=self._world.generation,
-                step=step,
-                seconds=time.perf_counter() - started,
-                size_bytes=captured.size_bytes,
-                why=why,
-            )
-        )
-        return held
-
-    def _start_checkpoint(self, step: int, epoch: int, *, final: bool = False) -> None:
-        self._checkpoint_at = time.monotonic()
-        if self._checkpoints is not None:
-            self._checkpoints.start(self._state.capture(), step=step, epoch=epoch, final=final)
-
-    def _collect_checkpoint(self) -> bool:
-        """Journal what became of the last checkpoint; whether one was committed."""
-        if self._checkpoints is None:
-            return False
-        outcome = self._checkpoints.outcome()
-        if isinstance(outcome, Exception):
-            self._journal(Warned(at_s=time.time(), what=f"a checkpoint failed: {outcome}"))
-        elif outcome is not None:
-            self._committed(outcome, why="interval")
-            return True
-        return False
-
-    def _committed(self, done: Committed | None, *, why: str) -> None:
-        assert done is not None and self._checkpoints is not None
-        self._checkpoint = done
-        self._journal(
-            CheckpointCommitted(
-                at_s=time.time(),
-                step=done.step,
-                path=self._checkpoints.url(done.name),
-                seconds=done.seconds,
-                blocked_s=done.blocked_s,
-                size_bytes=done.size_bytes,
-                why=why,
-            )
-        )
+            self.saver.start_checkpoint(step, epoch)
 
     def _stand_still(self, step: int, epoch: int, *, durable: bool) -> None:
         """All ranks are here after the same step: save it, say so, wait to be replaced."""
         assert self._session is not None, "nobody wishes without a session"
-        held = self._snapshot(step, why="resize", wait=True)
+        held = self.saver.snapshot(step, why="resize", wait=True)
         # Nobody may be replaced before everybody's snapshot is committed.
         if durable or not all(self._world.gather_objects(held)):
-            stored = False
-            if self._checkpoints is not None:
-                self._collect_checkpoint()
-                self._start_checkpoint(step, epoch)
-                self._checkpoints.wait()
-                stored = self._collect_checkpoint()
+            stored = self.saver.checkpoint_now(step, epoch)
             if not all(self._world.gather_objects(stored)):
                 # Going on saves what the next try, or the next snapshot, can save.
                 what = f"step {step} could not be saved: the workers do not leave yet"
@@ -549,20 +397,7 @@ class Keeper:
         except JournalError as exc:
             log.warning("facts are not in the journal yet: %s", exc)
 
-    def _reject(self, path: str, why: str) -> None:
-        log.warning("%s is left out: %s", path, why)
-        self._journal(CheckpointRejected(at_s=time.time(), path=path, why=why))
-
-    def _journal(
-        self,
-        event: Restored
-        | StepsDone
-        | SnapshotTaken
-        | CheckpointCommitted
-        | CheckpointRejected
-        | ResizeAgreed
-        | Warned,
-    ) -> None:
+    def _journal(self, event: Restored | StepsDone | ResizeAgreed | Warned) -> None:
         if self._session is not None:
             self._session.journal.append(event)
 

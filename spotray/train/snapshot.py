@@ -117,6 +117,12 @@ class SnapshotSlots:
             self._next = 1 - best.slot  # never overwrite the newest one
         return best
 
+    def reopen(self) -> None:
+        """Another process wrote, or will write: map the files anew, spare the newest one."""
+        self.wait()
+        self._images = [None, None]
+        self.newest()
+
     def remove(self) -> None:
         """Delete the run's folder on this node."""
         self.wait()

@@ -197,12 +197,12 @@ def train(
 
 def _settle(run: Run) -> None:
     """End the threads beside training, so that they do not outlive the process group."""
-    keeper = run._ready.keeper
-    if keeper._slots is not None:
-        keeper._slots.wait()
-    if keeper._checkpoints is not None:
-        keeper._checkpoints.wait()
-        keeper._collect_checkpoint()
+    saver = run._ready.keeper.saver
+    if saver.slots is not None:
+        saver.slots.wait()
+    if saver.checkpoints is not None:
+        saver.checkpoints.wait()
+        saver.collect()
 
 
 def _plain(net: nn.Module, optimizer: Any, scheduler: Any) -> dict[str, Any]:

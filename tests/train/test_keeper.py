@@ -138,8 +138,8 @@ def test_a_costly_snapshot_stretches_the_interval(
 ) -> None:
     session = session_in(tmp_path, World(), snapshot_interval_s=3.0, snapshot_cost_frac=0.01)
     keeper, _ = kept(session)
-    keeper._snapshot_cost_s = cost_s
-    assert keeper._snapshot_interval_s() == pytest.approx(interval_s)
+    keeper.saver.snapshot_cost_s = cost_s
+    assert keeper.saver.snapshot_interval_s() == pytest.approx(interval_s)
 
 
 def test_the_cost_of_a_snapshot_is_measured(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_the_cost_of_a_snapshot_is_measured(tmp_path: Path) -> None:
     (taken,) = events(session, SnapshotTaken)
     assert taken.seconds > 0
     assert taken.size_bytes == 4000
-    assert keeper._snapshot_interval_s() >= 100 * taken.seconds * 0.5
+    assert keeper.saver.snapshot_interval_s() >= 100 * taken.seconds * 0.5
 
 
 def interval_s(
@@ -171,9 +171,9 @@ def interval_s(
         node_mtbp_s=10_000.0,
     )
     keeper, _ = kept(session)
-    keeper._world = World(size=world_size)
-    keeper._checkpoint = Committed(1, "step-00000001", seconds, blocked_s, 10)
-    return keeper._checkpoint_interval_s()
+    keeper.saver._world = World(size=world_size)
+    keeper.saver._checkpoint = Committed(1, "step-00000001", seconds, blocked_s, 10)
+    return keeper.saver.checkpoint_interval_s()
 
 
 def test_the_checkpoint_interval_follows_measured_cost_and_losses(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_the_checkpoint_interval_has_floors(tmp_path: Path) -> None:
 def test_a_users_own_checkpoint_interval_is_obeyed(tmp_path: Path) -> None:
     session = session_in(tmp_path, World(), checkpoint_interval_s=77.0)
     keeper, _ = kept(session)
-    assert keeper._checkpoint_interval_s() == 77.0
+    assert keeper.saver.checkpoint_interval_s() == 77.0
 
 
 def test_rank_0_alone_wishes(tmp_path: Path) -> None:
@@ -316,10 +316,10 @@ def test_a_snapshot_that_fails_is_told_and_training_goes_on(tmp_path: Path) -> N
 
 
 def _end_threads(keeper: Keeper) -> None:
-    assert keeper._slots is not None
-    assert keeper._checkpoints is not None
-    keeper._slots.wait()
-    keeper._checkpoints.wait()
+    assert keeper.saver.slots is not None
+    assert keeper.saver.checkpoints is not None
+    keeper.saver.slots.wait()
+    keeper.saver.checkpoints.wait()
 
 
 # -- in a real loop -------------------------------------------------------------------
