@@ -3,12 +3,20 @@
 Everything that needs a peer goes through a `World`, and a world that lost a peer
 raises `WorldBroken`. Nothing else in `spotray.train` holds a process group, so a run
 can exchange its world between two steps.
+
+A peer that is silent but keeps its sockets open (a frozen node) leaves a gloo
+collective waiting, and gloo has no working abort. So collectives are started
+asynchronously and waited for in slices, between which another thread can say that the
+world is broken (`World.fail`). The group is then left as it is, and forgotten.
 """
 
 from __future__ import annotations
 
+import logging
+import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -16,8 +24,27 @@ import torch.distributed as dist
 
 from spotray.errors import WorldBroken
 
+log = logging.getLogger(__name__)
+
+_SLICE = timedelta(seconds=0.1)  # how long a broken world may go unseen in a collective
+
 # torch 2.13 renamed it.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+class Pending:
+    """A collective under way; its tensors must not be touched before `wait` is back."""
+
+    def __init__(self, world: World, work: Any, doing: str) -> None:
+        self._world, self._work, self._doing = world, work, doing
+
+    def wait(self) -> None:
+        """Return when it is done.
+
+        Raises:
+            WorldBroken: a peer was lost, or the world was failed.
+        """
+        self._world.wait_for(self._work, self._doing)
 
 
 class World:
@@ -56,6 +83,7 @@ class World:
         self.group = group
         self.host_group = host_group
         self.io_group = io_group
+        self._failed = ""
 
     @classmethod
     def from_process_group(
@@ -78,6 +106,47 @@ class World:
                 io_group=dist.new_group(backend="gloo"),
             )
 
+    @property
+    def failed(self) -> str:
+        """Why this world is broken, as far as somebody said so; else empty."""
+        return self._failed
+
+    def fail(self, why: str) -> None:
+        """Break the collectives under way and all later ones. For another thread."""
+        if self._failed:
+            return
+        self._failed = why
+        if self.group is not None and self.device.type == "cuda":
+            # NCCL's work only enters a stream; ending the communicator ends the wait.
+            self.group._get_backend(self.device).abort()
+
+    def start_all_to_all(
+        self,
+        received: torch.Tensor,
+        send: torch.Tensor,
+        received_counts: Sequence[int],
+        send_counts: Sequence[int],
+    ) -> Pending:
+        """Exchange runs of elements between all pairs of workers."""
+        doing = "all-to-all"
+        with self._peers(doing):
+            work = dist.all_to_all_single(
+                received,
+                send,
+                list(received_counts),
+                list(send_counts),
+                group=self.group,
+                async_op=True,
+            )
+        return Pending(self, work, doing)
+
+    def start_all_gather(self, total: torch.Tensor, mine: torch.Tensor) -> Pending:
+        """Concatenate every worker's tensor, in the order of ranks."""
+        doing = "all-gather"
+        with self._peers(doing):
+            work = _all_gather(total, mine, group=self.group, async_op=True)
+        return Pending(self, work, doing)
+
     def all_to_all(
         self,
         received: torch.Tensor,
@@ -85,48 +154,93 @@ class World:
         received_counts: Sequence[int],
         send_counts: Sequence[int],
     ) -> None:
-        """Exchange runs of elements between all pairs of workers."""
-        with peers("all-to-all"):
-            dist.all_to_all_single(
-                received, send, list(received_counts), list(send_counts), group=self.group
-            )
+        """`start_all_to_all`, to its end."""
+        self.start_all_to_all(received, send, received_counts, send_counts).wait()
 
     def all_gather(self, total: torch.Tensor, mine: torch.Tensor) -> None:
-        """Concatenate every worker's tensor, in the order of ranks."""
-        with peers("all-gather"):
-            _all_gather(total, mine, group=self.group)
+        """`start_all_gather`, to its end."""
+        self.start_all_gather(total, mine).wait()
 
     def sum_(self, tensor: torch.Tensor) -> None:
         """All-reduce in place, with no promise about the order of the sum."""
         if self.size > 1:
-            with peers("all-reduce"):
-                dist.all_reduce(tensor, group=self.group)
+            with self._peers("all-reduce"):
+                work = dist.all_reduce(tensor, group=self.group, async_op=True)
+            self.wait_for(work, "all-reduce")
 
     def gather_objects(self, mine: Any, *, for_io: bool = False) -> list[Any]:
         """Every worker's small picklable object, in the order of ranks."""
         if self.size == 1:
+            self._check()
             return [mine]
-        objects: list[Any] = [None] * self.size
-        with peers("gather"):
-            dist.all_gather_object(
-                objects, mine, group=self.io_group if for_io else self.host_group
-            )
-        return objects
+        group = self.io_group if for_io else self.host_group
+        own = torch.frombuffer(bytearray(pickle.dumps(mine)), dtype=torch.uint8)
+        sizes = torch.zeros(self.size, dtype=torch.int64)
+        self._gather(sizes, torch.tensor([own.numel()]), group)
+        longest = int(sizes.max())
+        padded = torch.zeros(longest, dtype=torch.uint8)
+        padded[: own.numel()] = own
+        told = torch.empty(self.size * longest, dtype=torch.uint8)
+        self._gather(told, padded, group)
+        rows = told.view(self.size, longest)
+        return [
+            pickle.loads(bytes(row[:size].numpy()))
+            for row, size in zip(rows, sizes.tolist(), strict=True)
+        ]
 
     def broadcast_object(self, mine: Any, *, source: int) -> Any:
         """The picklable object of rank ``source``."""
         if self.size == 1:
             return mine
-        box = [mine]
-        with peers("broadcast"):
-            dist.broadcast_object_list(box, src=source, group=self.host_group)
-        return box[0]
+        raw = bytearray(pickle.dumps(mine)) if self.rank == source else bytearray()
+        size = torch.tensor([len(raw)])
+        self.broadcast_(size, source=source)
+        body = torch.empty(int(size), dtype=torch.uint8)
+        if self.rank == source:
+            body.copy_(torch.frombuffer(raw, dtype=torch.uint8))
+        self.broadcast_(body, source=source)
+        return pickle.loads(bytes(body.numpy()))
 
     def broadcast_(self, tensor: torch.Tensor, *, source: int) -> None:
         """Overwrite a tensor in host memory with that of rank ``source``."""
         if self.size > 1:
-            with peers("broadcast"):
-                dist.broadcast(tensor, src=source, group=self.host_group)
+            with self._peers("broadcast"):
+                work = dist.broadcast(tensor, src=source, group=self.host_group, async_op=True)
+            self.wait_for(work, "broadcast")
+
+    def wait_for(self, work: Any, doing: str) -> None:
+        """Wait for torch's ``work``; for who starts collectives of its own on `group`.
+
+        Raises:
+            WorldBroken: a peer was lost, or the world was failed.
+        """
+        with self._peers(doing):
+            if self.device.type == "cuda" and self.group is not self.host_group:
+                work.wait()  # enters the stream and is back at once
+                return
+            while True:
+                try:
+                    work.wait(_SLICE)
+                    return
+                except RuntimeError:
+                    if work.is_completed():
+                        raise  # its own error, and not the end of the slice
+                self._check()
+
+    def _gather(self, total: torch.Tensor, mine: torch.Tensor, group: Any) -> None:
+        with self._peers("gather"):
+            work = _all_gather(total, mine, group=group, async_op=True)
+        self.wait_for(work, "gather")
+
+    def _check(self) -> None:
+        if self._failed:
+            raise WorldBroken(self._failed)
+
+    @contextmanager
+    def _peers(self, doing: str) -> Iterator[None]:
+        self._check()
+        with peers(doing):
+            yield
 
 
 @contextmanager
@@ -134,6 +248,8 @@ def peers(doing: str) -> Iterator[None]:
     """Turn torch's error for a lost peer into `WorldBroken`."""
     try:
         yield
+    except WorldBroken:
+        raise
     except RuntimeError as exc:
         # torch has no one class for it: DistBackendError with NCCL, a plain
         # RuntimeError with gloo. A collective on our own tensors has no other
