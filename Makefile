@@ -24,6 +24,8 @@ lint: $(STAMP) ## ruff and mypy
 	$(BIN)/mypy --strict spotray
 
 bench: $(STAMP) ## run the benchmarks behind the README's numbers, one after another
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check \
+		--constraint constraints.txt --editable ".[bench]"
 	@for run in benchmarks/*/run.py; do \
 		[ -e "$$run" ] || { echo "no benchmarks yet: see benchmarks/README.md"; exit 0; }; \
 		echo "== $$run"; $(BIN)/python "$$run" || exit 1; done
