@@ -164,20 +164,58 @@ class TrainingDone(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerGroupStarted(Event):
-    """Workers met and formed a world. ``node_ids`` in the order of ranks."""
+    """Workers met and formed a world. ``node_ids`` in the order of ranks.
+
+    Where workers were started for it, the marks tell how far the last of them was
+    at a time, Unix seconds; None if nobody told.
+    """
 
     generation: int
     world_size: int
     node_ids: tuple[str, ...] = ()
+    live: bool = False  # the members kept their processes
+    placed_at_s: float | None = None  # had its node
+    process_at_s: float | None = None  # its process began
+    imported_at_s: float | None = None  # entered the training function
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerGroupLost(Event):
-    """The controller gave a worker group up. ``cause``: preemption, loss or failure."""
+    """A worker group was given up, or lost a member. ``cause``: preemption, loss or failure.
+
+    ``at_s``: when somebody first knew.
+    """
 
     generation: int
     cause: str
     why: str = ""
+    lost_node_ids: tuple[str, ...] = ()  # as far as they are known
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberReady(Event):
+    """A newcomer has imported, loaded and warmed up, and waits to be let in."""
+
+    node_id: str
+    seconds: float  # since its process began
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberFencedOut(Event):
+    """A worker was thrown out of its generation, though it may be alive."""
+
+    generation: int
+    node_id: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FellBack(Event):
+    """Live recovery gave way. ``to``: restart or snapshot."""
+
+    generation: int
+    why: str
+    to: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,13 +229,18 @@ class ResizeAgreed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Restored(Event):
-    """A worker group got its state. ``source``: fresh, snapshot or checkpoint."""
+    """A worker group got its state.
+
+    ``source``: fresh, snapshot or checkpoint; of a live group peers (from the member
+    that was furthest) or kept (every member had it already).
+    """
 
     generation: int
     step: int  # optimizer steps in the restored state
     source: str
     seconds: float = 0.0
     reached_step: int | None = None  # the furthest that any survivor had come
+    connected_at_s: float | None = None  # the process group was up, Unix seconds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,6 +74,7 @@ class Coordinator:
         # Not 0 where a job is resumed, or where this actor was started anew.
         self._generation, self._group = _last_group(store)
         self._made_steps = False  # in the current worker group
+        self._placed_at_s: float | None = None  # the next group's workers have their nodes
         self._progress = Progress(step=0, epoch=0, loss=None)
         self._proposed = 0
         self._held = False
@@ -89,8 +90,19 @@ class Coordinator:
 
     # -- for the workers -------------------------------------------------------
 
-    def begin(self, node_ids: list[str]) -> tuple[int, int]:
-        """A worker group formed; its generation, and the last step that the job had reached."""
+    def begin(
+        self,
+        node_ids: list[str],
+        process_at_s: float | None = None,
+        imported_at_s: float | None = None,
+    ) -> tuple[int, int]:
+        """A worker group formed; its generation, and the last step that the job had reached.
+
+        Args:
+            node_ids: In the order of ranks.
+            process_at_s: When the last worker's process began, Unix seconds.
+            imported_at_s: When the last worker entered its training function, Unix seconds.
+        """
         with self._lock:
             self._generation += 1
             self._group = tuple(node_ids)
@@ -103,8 +115,12 @@ class Coordinator:
                     generation=self._generation,
                     world_size=len(node_ids),
                     node_ids=tuple(node_ids),
+                    placed_at_s=self._placed_at_s,
+                    process_at_s=process_at_s,
+                    imported_at_s=imported_at_s,
                 )
             )
+            self._placed_at_s = None
             generation, reached = self._generation, self._progress.step
         try:
             self._journal.flush(timeout_s=2.0)  # what this actor needs if it starts anew
@@ -177,6 +193,11 @@ class Coordinator:
         """Nodes of the current worker group."""
         with self._lock:
             return sorted(set(self._group))
+
+    def placed(self, at_s: float) -> None:
+        """The next worker group has its nodes since then, Unix seconds."""
+        with self._lock:
+            self._placed_at_s = at_s
 
     def group_lost(self, cause: str, why: str) -> bool:
         """The controller gave the worker group up; whether that one had done any step."""

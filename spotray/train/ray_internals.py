@@ -54,6 +54,7 @@ from ray.train.v2.api.exceptions import (
     WorkerGroupError,
 )
 from ray.train.v2.torch.torch_trainer import TorchTrainer
+from ray.util import placement_group_table
 
 from spotray.errors import SpotrayError, WorldBroken
 
@@ -112,7 +113,7 @@ class SpotTorchTrainer(TorchTrainer):
 
     def _initialize_and_run_controller(self, **kwargs: Any) -> Any:
         ask = functools.partial(_ask, self._coordinator)
-        kwargs["callbacks"] = [Leftovers(), *kwargs["callbacks"]]
+        kwargs["callbacks"] = [Leftovers(), Placement(ask), *kwargs["callbacks"]]
         kwargs["failure_policy"] = LossPolicy(
             self.run_config.failure_config,
             ask=ask,
@@ -147,6 +148,29 @@ class Leftovers(WorkerGroupCallback):
     def after_worker_group_shutdown(self, worker_group_context: Any) -> None:
         del worker_group_context
         self._group = None
+
+
+class Placement(WorkerGroupCallback):
+    """Tells the coordinator when a worker group had its nodes.
+
+    Ray says it afterwards: the group is asked for right after the first call here, and
+    its placement group knows how long it took.
+    """
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._asked_at_s = 0.0
+
+    def before_worker_group_start(self, worker_group_context: Any) -> None:
+        del worker_group_context
+        self._asked_at_s = time.time()
+
+    def after_worker_group_start(self, worker_group: Any) -> None:
+        handle = worker_group.get_worker_group_state().placement_group_handle
+        stats = placement_group_table(handle.placement_group).get("stats") or {}
+        took_ms = stats.get("end_to_end_creation_latency_ms")
+        if took_ms is not None:
+            self._ask("placed", self._asked_at_s + took_ms / 1000)
 
 
 class FreshScalingPolicy(ElasticScalingPolicy):

@@ -6,11 +6,13 @@ import inspect
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 import ray.train
 import ray.train.torch
@@ -46,8 +48,9 @@ class WorkerLoop:
     coordinator: Any  # handle of the Coordinator actor
 
     def __call__(self, config: dict[str, Any]) -> Any:
+        entered_at_s = time.time()
         mend_torchvision()
-        world, reached = self._form_world()
+        world, reached = self._form_world(entered_at_s)
         journal = (
             JournalWriter(
                 self.store.child("journal"),
@@ -85,7 +88,7 @@ class WorkerLoop:
                 except JournalError as exc:  # must not hide how the loop ended
                     log.warning("facts of generation %d are lost: %s", world.generation, exc)
 
-    def _form_world(self) -> tuple[World, int]:
+    def _form_world(self, entered_at_s: float) -> tuple[World, int]:
         """The workers of this group, under a new generation."""
         context = ray.train.get_context()
         device = ray.train.torch.get_device()
@@ -93,10 +96,20 @@ class WorkerLoop:
             world = World.from_process_group(device=device, local_rank=context.get_local_rank())
         else:
             world = World(device=device)
-        node_ids = world.gather_objects(ray.get_runtime_context().get_node_id())
+        mine = (
+            ray.get_runtime_context().get_node_id(),
+            psutil.Process().create_time(),
+            entered_at_s,
+        )
+        node_ids, process_at_s, imported_at_s = zip(*world.gather_objects(mine), strict=True)
         begun = None
         if world.rank == 0:
-            begun = ray.get(self.coordinator.begin.remote(node_ids), timeout=_CALL_S)
+            begun = ray.get(
+                self.coordinator.begin.remote(
+                    list(node_ids), max(process_at_s), max(imported_at_s)
+                ),
+                timeout=_CALL_S,
+            )
         world.generation, reached = world.broadcast_object(begun, source=0)
         return world, reached
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import ray
+from ray._private.state import GlobalState
 from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
     _AutoscalingCoordinatorActor,
 )
@@ -84,6 +85,23 @@ def test_the_knobs_for_fast_recovery_still_exist() -> None:
     from ray.train.v2._internal import constants
 
     assert ray_internals.FAST_RECOVERY_ENV.keys() <= constants.ENV_VARS_TO_PROPAGATE
+
+
+def test_a_worker_group_still_tells_when_it_had_its_nodes() -> None:
+    assert "placement_group_handle" in WorkerGroupState.__dataclass_fields__
+    start = inspect.getsource(WorkerGroup._start_impl)
+    marks = [
+        start.index(call)
+        for call in (
+            "callback.before_worker_group_start(",
+            "self._create_placement_group(",
+            "callback.after_worker_group_start(",
+            ".run_train_fn.remote(",
+        )
+    ]
+    assert marks == sorted(marks), "the coordinator hears of it before the workers meet"
+    table = inspect.getsource(GlobalState._gen_placement_group_info)
+    assert '"end_to_end_creation_latency_ms"' in table
 
 
 def group_error(failures: dict[int, Exception]) -> WorkerGroupError:

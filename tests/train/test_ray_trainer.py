@@ -121,6 +121,10 @@ def test_one_node_lost_without_notice_then_another_with(
     summary = summarize_recoveries(events)
     assert (summary.preemptions_noticed, summary.preemptions_silent) == (1, 1)
     assert summary.steps_lost_noticed == 0
+    for group in of(events, WorkerGroupStarted):
+        placed_at_s, process_at_s = group.placed_at_s or 0.0, group.process_at_s or 0.0
+        assert abs(process_at_s - placed_at_s) < 10  # the kernel's clock, and may be prestarted
+        assert process_at_s < (group.imported_at_s or 0.0) <= group.at_s
     assert result.metrics["weights_sha256"] == reference
     assert result.metrics["seen"] == EPOCHS - 1
     # Readable without spotray.
