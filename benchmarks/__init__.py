@@ -1,0 +1,1 @@
+"""What measures the README's numbers: one folder for each claim."""
