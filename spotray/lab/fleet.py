@@ -44,6 +44,7 @@ class FleetConfig:
     agent_poll_s: float
     journal_url: str | None  # for the agents
     port: int  # of the head; 0: any that is free
+    quick_health_check: bool  # False: Ray's own, which takes 15 s for a lost node
 
     @property
     def root(self) -> Path:
@@ -333,7 +334,9 @@ class Fleet:
             node_id=machine.node_id,
             ray_command=command,
             agent_command=agent,
-            environment=raystart.node_environment(os.environ),
+            environment=raystart.node_environment(
+                os.environ, quick_health_check=self._config.quick_health_check
+            ),
             node_dir=str(machine.node_dir),
             shm_dir=str(machine.shm_dir),
             lab_pid=os.getpid(),

@@ -61,6 +61,7 @@ class Lab:
         object_store_mib: int = 80,
         head_cpus: int = 0,
         port: int | None = None,
+        quick_health_check: bool = True,
     ) -> None:
         """Nothing is started yet.
 
@@ -74,6 +75,8 @@ class Lab:
             object_store_mib: of each node, MiB of shared memory.
             head_cpus: CPUs that the head offers; Ray Train's controller needs none.
             port: of the head; default: any that is free.
+            quick_health_check: let Ray take a lost node for lost within two seconds;
+                False: Ray's own settings, with which that takes 15.
 
         Raises:
             ConfigError: a value is out of range.
@@ -105,6 +108,7 @@ class Lab:
             agent_poll_s=agent_poll_s,
             journal_url=self._store.url if self._store else None,
             port=port or 0,
+            quick_health_check=quick_health_check,
         )
         self._fleet = Fleet(self._config, tell=self._tell, on_loss=self._fill)
         self._pending = 0  # replacements whose machine has not started yet

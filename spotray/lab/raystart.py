@@ -51,7 +51,7 @@ def let_ray_reread_access() -> None:
     AuthenticationTokenLoader.instance().reset_cache()
 
 
-def node_environment(inherited: Mapping[str, str]) -> dict[str, str]:
+def node_environment(inherited: Mapping[str, str], *, quick_health_check: bool) -> dict[str, str]:
     """The environment of all processes of a node.
 
     Settings of another Ray, also of the token file in a home folder, stay outside.
@@ -59,7 +59,8 @@ def node_environment(inherited: Mapping[str, str]) -> dict[str, str]:
     kept = {k: v for k, v in inherited.items() if not k.startswith(("RAY_", "SPOTRAY_"))}
     package = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, [package, kept.get("PYTHONPATH", "")]))
-    return kept | _access() | _HEALTH_CHECK | {"PYTHONPATH": path}
+    health_check = _HEALTH_CHECK if quick_health_check else {}
+    return kept | _access() | health_check | {"PYTHONPATH": path}
 
 
 def _access() -> dict[str, str]:
