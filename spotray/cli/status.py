@@ -26,7 +26,7 @@ def add_parser(subparsers: Any) -> None:
         "run_dir", metavar="RUN_DIR", help="storage_path/name of the run; path or URL"
     )
     parser.add_argument(
-        "--recoveries", action="store_true", help="one line for each loss and resize"
+        "--recoveries", action="store_true", help="each loss and resize, and where its seconds went"
     )
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print the result object")
@@ -86,7 +86,7 @@ def headline(summary: RunSummary) -> str:
 
 def show(summary: RunSummary, *, now_s: float, recoveries: bool) -> None:
     """Print a status for people."""
-    from spotray.cli.tables import duration, percent, print_table, usd
+    from spotray.cli.tables import duration, fine_duration, percent, usd
 
     time_spent, losses, money = summary.goodput, summary.recovery, summary.cost
     print(headline(summary))
@@ -106,8 +106,8 @@ def show(summary: RunSummary, *, now_s: float, recoveries: bool) -> None:
         f"{losses.steps_lost_all_max} when all nodes went)"
     )
     print(
-        f"recovery    median {duration(losses.recovery_s_median)}, "
-        f"longest {duration(losses.recovery_s_max)}"
+        f"recovery    median {fine_duration(losses.recovery_s_median)}, "
+        f"longest {fine_duration(losses.recovery_s_max)}"
     )
     print(
         f"saved       checkpoint of step {_or_none(summary.checkpoint_step)}, "
@@ -125,9 +125,11 @@ def show(summary: RunSummary, *, now_s: float, recoveries: bool) -> None:
     if summary.nodes:
         print()
         _show_nodes(summary)
-    if recoveries and losses.recoveries:
+    if recoveries and (losses.recoveries or losses.fallbacks or losses.fenced_out):
+        from spotray.cli.recoveries import print_recoveries
+
         print()
-        print_table("Recoveries", *_recovery_rows(summary))
+        print_recoveries(losses, began_s=summary.started_at_s or 0.0)
 
 
 def _show_nodes(summary: RunSummary) -> None:
@@ -150,32 +152,6 @@ def _show_nodes(summary: RunSummary) -> None:
             for node in summary.nodes
         ],
     )
-
-
-def _recovery_rows(summary: RunSummary) -> tuple[list[str], list[list[str]]]:
-    from spotray.cli.tables import duration
-    from spotray.ledger.describe import short
-
-    began_s = summary.started_at_s or 0.0
-    columns = [">at", "kind", "workers", ">took", ">detect", ">form", ">restore", ">replay"]
-    columns += [">steps lost", "from", "nodes"]
-    rows = [
-        [
-            duration(one.lost_at_s - began_s),
-            one.kind + (", all nodes" if one.all_lost else ""),
-            f"{one.world_before} -> {one.world_after}",
-            duration(one.seconds),
-            duration(one.detect_s),
-            duration(one.form_s),
-            duration(one.restore_s),
-            duration(one.replay_s),
-            "?" if one.steps_lost is None else str(one.steps_lost),
-            one.source or "?",
-            " ".join(short(node_id) for node_id in one.node_ids),
-        ]
-        for one in summary.recovery.recoveries
-    ]
-    return columns, rows
 
 
 def _unknown_time(summary: RunSummary) -> str:

@@ -99,3 +99,14 @@ def duration(seconds: float | None) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def fine_duration(seconds: float | None) -> str:
+    """Like `duration`, with hundredths where seconds are few.
+
+    >>> fine_duration(0.0523), fine_duration(12.34), fine_duration(75), fine_duration(None)
+    ('0.05 s', '12.3 s', '1 min 15 s', '-')
+    """
+    if seconds is not None and seconds < 9.995:
+        return f"{seconds:.2f} s"
+    return duration(seconds)

@@ -223,8 +223,11 @@ def _rows(recovery: RecoverySummary) -> list[dict[str, Any]]:
     return [
         {
             "kind": one.kind,
+            "mode": one.mode,
             "world_size": [one.world_before, one.world_after],
             "seconds": one.seconds,
+            "parts": one.parts,
+            "pause_s": one.pause_s,
             "steps_lost": one.steps_lost,
             "source": one.source,
             "all_lost": one.all_lost,

@@ -12,8 +12,11 @@ from spotray.events import (
     EpochAudited,
     Event,
     FaultInjected,
+    FellBack,
     JobEnded,
     JobStarted,
+    MemberFencedOut,
+    MemberReady,
     NodeDown,
     NodeReady,
     NodeUp,
@@ -92,9 +95,18 @@ def _words(event: Event) -> str:
         case TrainingDone():
             return f"training done after {event.step} steps"
         case WorkerGroupStarted():
-            return f"{event.world_size} workers met (generation {event.generation})"
+            how = ", live" if event.live else ""
+            return f"{event.world_size} workers met (generation {event.generation}{how})"
         case WorkerGroupLost():
             return f"worker group {event.generation} lost: {event.cause} {event.why}"
+        case MemberReady():
+            node = short(event.node_id)
+            return f"a worker on node {node} is ready to join after {event.seconds:.1f} s"
+        case MemberFencedOut():
+            node = short(event.node_id)
+            return f"generation {event.generation} goes on without node {node}: {event.why}"
+        case FellBack():
+            return f"generation {event.generation} fell back to a {event.to}: {event.why}"
         case ResizeAgreed():
             return f"resize after step {event.step}: {event.why}"
         case Restored():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from spotray.events import (
     Event,
@@ -37,10 +37,18 @@ class Group:
     started_s: float  # Unix seconds
     world_size: int = 0
     node_ids: tuple[str, ...] = ()
+    started: WorkerGroupStarted | None = None
     restored: Restored | None = None
     agreed: ResizeAgreed | None = None  # how it ended, if all ranks agreed to
-    lost: WorkerGroupLost | None = None  # how it ended, if it was given up
+    lost: WorkerGroupLost | None = None  # how it ended, as the first knew who gave it up
     steps: list[StepRun] = field(default_factory=list)  # by end
+
+    @property
+    def live(self) -> bool:
+        """Whether its members kept the processes that they had in the group before."""
+        if self.started is not None:
+            return self.started.live
+        return self.restored is not None and self.restored.source in ("peers", "kept")
 
     @property
     def reached_step(self) -> int:
@@ -88,11 +96,12 @@ def groups(events: Iterable[Event]) -> list[Group]:
             key, Group(life=life, generation=event.generation, started_s=_first_sign_s(event))
         )
         if isinstance(event, WorkerGroupStarted):
+            group.started = event
             group.started_s = event.at_s
             group.world_size = event.world_size
             group.node_ids = event.node_ids
         elif isinstance(event, WorkerGroupLost):
-            group.lost = event
+            group.lost = _first_known(group.lost, event)
         elif isinstance(event, Restored):
             group.restored = event
         elif isinstance(event, ResizeAgreed):
@@ -106,6 +115,13 @@ def groups(events: Iterable[Event]) -> list[Group]:
     ordered = [by_key[key] for key in sorted(by_key)]
     _mark_survivors(ordered)
     return ordered
+
+
+def _first_known(known: WorkerGroupLost | None, later: WorkerGroupLost) -> WorkerGroupLost:
+    """A loss that several tell of counts from the first; who was lost may be known later."""
+    if known is None:
+        return later
+    return replace(known, lost_node_ids=known.lost_node_ids or later.lost_node_ids)
 
 
 def _first_sign_s(event: Event) -> float:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from spotray.events import (
     Event,
+    FellBack,
+    MemberFencedOut,
     NodeDown,
     NoticeCancelled,
     NoticeReceived,
@@ -20,34 +22,62 @@ from spotray.ledger.history import Group, groups
 _SHORTEST_NOTICE_S = 1.0  # a notice that comes later than this before the loss is none
 
 
+# The parts of a recovery, in order, each up to its mark; where nobody set a mark, the next
+# part that has one takes the time.
+LIVE_PHASES = ("detect", "agree", "connect", "heal", "first_step")
+RESTART_PHASES = ("detect", "place", "start", "import", "restore", "first_step")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recovery:
     """One worker group gave way to the next.
 
-    ``kind`` is ``noticed`` (the cloud announced the loss), ``silent`` (a node went
-    without a word), ``failure`` (the group broke, its nodes live) or ``resize``
-    (nobody was lost). The four parts of ``seconds`` add up to it.
+    ``kind`` is ``noticed`` (the cloud announced the loss), ``silent`` (a node or its
+    worker went without a word), ``failure`` (the group broke, its nodes live) or
+    ``resize`` (nobody was lost). ``mode`` is ``live`` (the members that were left kept
+    their processes) or ``restart``.
+
+    ``parts`` are seconds by phase, in order; they add up to ``seconds``. Of a restart:
+    ``detect`` (to the old group's end), ``place`` (all workers have a node), ``start``
+    (their processes run), ``import`` (they are in the training function), ``restore``
+    (they met and have their state), ``first_step`` (the first new step ended, with
+    those before it that had to be done again). Of a live one: ``detect``, ``agree`` (on
+    the new members), ``connect`` (the process group is up), ``heal`` (all have the
+    state), ``first_step``.
     """
 
     kind: str
+    mode: str
     generation: int  # of the new group
     lost_at_s: float  # Unix seconds; the loss, or the last moment of training before it
     resumed_at_s: float | None  # the first new step ended; None: not yet
-    detect_s: float | None = None  # to the old group's end
-    form_s: float | None = None  # from there until the new group met
-    restore_s: float | None = None  # from there until it had its state
-    replay_s: float | None = None  # from there to the end of the first new step
+    parts: Mapping[str, float] = field(default_factory=dict)  # empty: not over yet
+    pause_s: float | None = None  # from the last step's end before to the next one's end
     steps_lost: int | None  # steps that had to be done again; None if nothing tells
-    source: str = ""  # where the state came from: snapshot, checkpoint, fresh
+    source: str = ""  # where the state came from: snapshot, checkpoint, peers, ...
     world_before: int
     world_after: int
-    node_ids: tuple[str, ...]  # the nodes that left; of growth those that came
+    node_ids: tuple[str, ...]  # nodes that left, or whose workers did; of growth, that came
     all_lost: bool = False  # no node of the old group was left
 
     @property
     def seconds(self) -> float | None:
         """From the loss to the end of the first step that was never done before."""
-        return None if self.resumed_at_s is None else self.resumed_at_s - self.lost_at_s
+        return None if self.resumed_at_s is None else sum(self.parts.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoverySpread:
+    """All recoveries of one kind and mode together; None where none is over."""
+
+    kind: str
+    mode: str
+    count: int
+    seconds_median: float | None
+    seconds_max: float | None
+    pause_s_median: float | None
+    pause_s_max: float | None
+    steps_lost_max: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +96,9 @@ class RecoverySummary:
     steps_lost_all_max: int  # of one loss, without notice, of all nodes
     recovery_s_median: float | None
     recovery_s_max: float | None
+    spreads: tuple[RecoverySpread, ...] = ()  # by kind and mode
+    fallbacks: tuple[FellBack, ...] = ()  # live recoveries that gave way
+    fenced_out: tuple[MemberFencedOut, ...] = ()
 
 
 def recoveries(events: Iterable[Event]) -> list[Recovery]:
@@ -77,7 +110,7 @@ def recoveries(events: Iterable[Event]) -> list[Recovery]:
     history = groups(facts)
     nodes = _Nodes(facts)
     return [
-        _recovery(old, history[index:], nodes)
+        _recovery(history, index, nodes)
         for index, (old, new) in enumerate(pairwise(history), start=1)
         if old.life == new.life
     ]
@@ -106,6 +139,9 @@ def summarize_recoveries(events: Iterable[Event]) -> RecoverySummary:
         steps_lost_all_max=_most(r.steps_lost for r in silent if r.all_lost),
         recovery_s_median=statistics.median(seconds) if seconds else None,
         recovery_s_max=max(seconds, default=None),
+        spreads=tuple(_spreads(all_of_them)),
+        fallbacks=tuple(e for e in facts if isinstance(e, FellBack)),
+        fenced_out=tuple(e for e in facts if isinstance(e, MemberFencedOut)),
     )
 
 
@@ -145,31 +181,29 @@ class _Nodes:
         )
 
 
-def _recovery(old: Group, later: Sequence[Group], nodes: _Nodes) -> Recovery:
-    new = later[0]
+def _recovery(history: Sequence[Group], index: int, nodes: _Nodes) -> Recovery:
+    old, new = history[index - 1], history[index]
     gone = tuple(dict.fromkeys(n for n in old.node_ids if n not in new.node_ids))
     came = tuple(dict.fromkeys(n for n in new.node_ids if n not in old.node_ids))
     kind, lost_at_s = _kind(old, new, gone, nodes)
     reached = old.reached_step
     if new.restored is not None and new.restored.reached_step is not None:
         reached = max(reached, new.restored.reached_step)  # survivors know of the last steps
-    resumed_at_s = _first_new_step_s(later, reached)
+    resumed_at_s = _first_new_step_s(history[index:], reached)
     restored_step = new.restored_step
-    marks = _marks(old, new, lost_at_s, resumed_at_s)
     return Recovery(
         kind=kind,
+        mode="live" if new.live else "restart",
         generation=new.generation,
         lost_at_s=lost_at_s,
         resumed_at_s=resumed_at_s,
-        detect_s=marks[0],
-        form_s=marks[1],
-        restore_s=marks[2],
-        replay_s=marks[3],
+        parts=_parts(old, new, lost_at_s, resumed_at_s),
+        pause_s=_pause_s(history, index, lost_at_s, reached),
         steps_lost=None if restored_step is None else max(0, reached - restored_step),
         source=new.restored.source if new.restored is not None else "",
         world_before=old.world_size,
         world_after=new.world_size,
-        node_ids=gone or came,
+        node_ids=gone or (old.lost.lost_node_ids if old.lost is not None else ()) or came,
         all_lost=bool(gone) and set(gone) == set(old.node_ids),
     )
 
@@ -188,7 +222,10 @@ def _kind(old: Group, new: Group, gone: Sequence[str], nodes: _Nodes) -> tuple[s
         and not nodes.was_noticed(node_id)
     ]
     if silent:
-        return "silent", min(silent)
+        down_s = min(silent)
+        if old.lost is not None and old.lost.at_s < down_s:  # who wrote it down saw it late
+            down_s = min(trained_s, old.lost.at_s)
+        return "silent", down_s
     if any(nodes.notice_s(n, before_s=new.started_s) is not None for n in gone):
         return "noticed", trained_s
     if any(n in nodes.downs and nodes.was_noticed(n) for n in gone):
@@ -211,25 +248,70 @@ def _first_new_step_s(later: Sequence[Group], reached: int) -> float | None:
     return None
 
 
-def _marks(
+def _parts(
     old: Group, new: Group, lost_at_s: float, resumed_at_s: float | None
-) -> tuple[float | None, float | None, float | None, float | None]:
-    """The recovery's four parts; a mark that nobody set gives its part to the next one."""
+) -> dict[str, float]:
+    """Seconds of each phase whose end is known."""
     if resumed_at_s is None:
-        return (None, None, None, None)
+        return {}
     ended = [e.at_s for e in (old.lost, old.agreed) if e is not None]
-    marks = [
-        max(ended, default=lost_at_s),
-        new.started_s,
-        new.restored.at_s if new.restored is not None else new.started_s,
-        resumed_at_s,
-    ]
-    parts, before_s = [], lost_at_s
-    for at_s in marks:
-        at_s = min(max(at_s, before_s), resumed_at_s)
-        parts.append(at_s - before_s)
-        before_s = at_s
-    return (parts[0], parts[1], parts[2], parts[3])
+    met, restored = new.started, new.restored
+    marks: dict[str, float | None] = {"detect": max(ended, default=None)}
+    if new.live:
+        marks["agree"] = new.started_s
+        marks["connect"] = restored.connected_at_s if restored is not None else None
+        marks["heal"] = restored.at_s if restored is not None else None
+    else:
+        marks["place"] = met.placed_at_s if met is not None else None
+        marks["start"] = met.process_at_s if met is not None else None
+        marks["import"] = met.imported_at_s if met is not None else None
+        if marks["import"] is None:
+            marks["import"] = new.started_s  # it meets a moment after its last import
+        marks["restore"] = restored.at_s if restored is not None else None
+    marks["first_step"] = resumed_at_s
+    # Marks come from several machines' clocks; none of these can be later than the meeting.
+    for phase in ("detect", "place", "start", "import"):
+        if (at_s := marks.get(phase)) is not None:
+            marks[phase] = min(at_s, new.started_s)
+    parts, before_s = {}, lost_at_s
+    for phase, at_s in marks.items():
+        if at_s is not None:
+            at_s = max(before_s, min(at_s, resumed_at_s))
+            parts[phase] = at_s - before_s
+            before_s = at_s
+    return parts
+
+
+def _pause_s(history: Sequence[Group], index: int, lost_at_s: float, reached: int) -> float | None:
+    """Time without the end of any step, new or done again, around one change of the group."""
+    life = history[index].life
+    before = [g for g in history[:index] if g.life == life and g.steps]
+    after = [g for g in history[index:] if g.life == life and g.steps]
+    if not before or not after:
+        return None
+    last_s = before[-1].steps[-1].end_s
+    if reached > before[-1].steps[-1].step:  # who did the last steps died before it told of them
+        last_s = max(last_s, lost_at_s)
+    return max(0.0, after[0].steps[0].end_s - last_s)
+
+
+def _spreads(all_of_them: Iterable[Recovery]) -> Iterator[RecoverySpread]:
+    alike: dict[tuple[str, str], list[Recovery]] = defaultdict(list)
+    for one in all_of_them:
+        alike[one.kind, one.mode].append(one)
+    for (kind, mode), ones in sorted(alike.items()):
+        seconds = [one.seconds for one in ones if one.seconds is not None]
+        pauses = [one.pause_s for one in ones if one.pause_s is not None]
+        yield RecoverySpread(
+            kind=kind,
+            mode=mode,
+            count=len(ones),
+            seconds_median=statistics.median(seconds) if seconds else None,
+            seconds_max=max(seconds, default=None),
+            pause_s_median=statistics.median(pauses) if pauses else None,
+            pause_s_max=max(pauses, default=None),
+            steps_lost_max=_most(one.steps_lost for one in ones),
+        )
 
 
 def _most(counts: Iterable[int | None]) -> int:

@@ -102,6 +102,36 @@ class Story:
             )
         )
 
+    def live_group(
+        self, *node_ids: str, restored: int, source: str = "peers", reached: int | None = None
+    ) -> None:
+        """Members agree after 0.9 s, connect in 0.1 s, and have the state 0.2 s later."""
+        self.generation += 1
+        self.members = node_ids
+        self.wait(0.9)
+        self.note(
+            WorkerGroupStarted(
+                at_s=self.now_s,
+                generation=self.generation,
+                world_size=len(node_ids),
+                node_ids=node_ids,
+                live=True,
+            )
+        )
+        self.wait(0.3)
+        self.step = restored
+        self.note(
+            Restored(
+                at_s=self.now_s,
+                generation=self.generation,
+                step=restored,
+                source=source,
+                seconds=0.2,
+                reached_step=restored if reached is None else reached,
+                connected_at_s=self.now_s - 0.2,
+            )
+        )
+
     def steps(self, count: int, *, batch: int = 4) -> None:
         """Steps without a pause, told in batches as a worker tells them."""
         while count > 0:
@@ -167,7 +197,7 @@ class Story:
         for node_id in node_ids:
             self.note(NodeDown(at_s=self.now_s, node_id=node_id, cause="preemption"))
         self.wait(detected_after_s)
-        self._group_lost("loss")
+        self._group_lost("loss", *node_ids)
 
     def grow(self) -> None:
         self.snapshot()
@@ -180,8 +210,12 @@ class Story:
         self.wait(1.0)
         self.note(JobEnded(at_s=self.now_s, job="vit", status="finished"))
 
-    def _group_lost(self, cause: str) -> None:
-        self.note(WorkerGroupLost(at_s=self.now_s, generation=self.generation, cause=cause))
+    def _group_lost(self, cause: str, *node_ids: str) -> None:
+        self.note(
+            WorkerGroupLost(
+                at_s=self.now_s, generation=self.generation, cause=cause, lost_node_ids=node_ids
+            )
+        )
 
 
 def four_losses() -> Story:
