@@ -90,7 +90,7 @@ def _below(one: Recovery) -> str:
         f"{phase.replace('_', _KEPT)}{_KEPT}{seconds:.2f}" for phase, seconds in one.parts.items()
     )
     nodes = " ".join(short(node_id) for node_id in one.node_ids)
-    return f"{phases or 'not over yet'}{'; nodes ' if nodes else ''}{nodes}"
+    return f"{phases or 'not over yet'}{f'; nodes{_KEPT}' if nodes else ''}{nodes}"
 
 
 def _sums(summary: RecoverySummary) -> Iterator[tuple[str, str]]:
