@@ -13,7 +13,8 @@
     ├── JournalError            the journal cannot be read or written
     ├── CheckpointError
     │   ├── CheckpointCorrupt   checksum or manifest disagrees: use the previous one
-    │   └── CheckpointTooLate   the deadline passed before the commit
+    │   ├── CheckpointTooLate   the deadline passed before the commit
+    │   └── FencedOut           this worker is no longer a member; it may not write
     ├── StateMismatch           a saved state belongs to another model or batch size
     ├── WorldBroken             a peer is gone: the collective cannot finish
     ├── LabError                the laptop lab could not do what it was asked
@@ -88,6 +89,10 @@ class CheckpointCorrupt(CheckpointError):
 
 class CheckpointTooLate(CheckpointError):
     """The deadline passed before the checkpoint was committed."""
+
+
+class FencedOut(CheckpointError):
+    """This worker is no longer a member; it may not write."""
 
 
 class StateMismatch(SpotrayError):

@@ -1,7 +1,9 @@
 """What makes a folder of files a checkpoint: a manifest, written last and removed first.
 
-A checkpoint of step 120 is the folder ``step-00000120``. As long as it has no
-manifest nobody reads it; with one, sizes and checksums tell whether all of it is there.
+A checkpoint of step 120, written by the workers of generation 3, is the folder
+``step-00000120-g3``. As long as it has no manifest nobody reads it; with one, sizes and
+checksums tell whether all of it is there. The generation keeps apart what old workers,
+which may not know yet that they were replaced, and new ones write for the same step.
 """
 
 from __future__ import annotations
@@ -9,10 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from spotray.errors import CheckpointCorrupt, ConfigError
 from spotray.storage import Store
@@ -21,7 +24,7 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-_FOLDER = re.compile(r"step-(\d{8,})")
+_FOLDER = re.compile(r"step-(\d{8,})(?:-g(\d+)(?:\.(\d+))?)?")
 _CHUNK_BYTES = 8 * 1024 * 1024
 
 
@@ -46,13 +49,34 @@ class Manifest:
         return sum(size for size, _ in self.files.values())
 
 
-def folder_name(step: int) -> str:
+class _Key(NamedTuple):
+    """What a folder's name says; the order is that of age."""
+
+    step: int
+    generation: int
+    attempt: int
+
+
+def folder_name(step: int, generation: int = 0, attempt: int = 1) -> str:
     """The folder of a step's checkpoint.
 
-    >>> folder_name(120)
-    'step-00000120'
+    Args:
+        step: Optimizer steps in it.
+        generation: Of the workers that write it; 0 outside of a job.
+        attempt: Counts the checkpoints of one step in one generation, from 1.
+
+    >>> folder_name(120), folder_name(120, 3), folder_name(120, 3, attempt=2)
+    ('step-00000120', 'step-00000120-g3', 'step-00000120-g3.2')
     """
-    return f"step-{step:08d}"
+    name = f"step-{step:08d}"
+    if generation or attempt > 1:
+        name += f"-g{generation}"
+    return name if attempt == 1 else f"{name}.{attempt}"
+
+
+def _key(folder: str) -> _Key | None:
+    match = _FOLDER.fullmatch(folder)
+    return _Key(int(match[1]), int(match[2] or 0), int(match[3] or 1)) if match else None
 
 
 def write(store: Store, manifest: Manifest) -> None:
@@ -117,14 +141,15 @@ def verify(store: Store, manifest: Manifest, *, checksums: bool = True) -> None:
 def list_checkpoints(store: Store) -> list[tuple[int, str]]:
     """Committed checkpoints in a folder as (step, folder's name), newest first.
 
-    That a checkpoint is committed does not say that nothing happened to it since.
+    Of one step, that of the newest workers comes first. That a checkpoint is committed
+    does not say that nothing happened to it since.
     """
     found = []
     for name, _ in store.list():
         folder, _, rest = name.partition("/")
-        if rest == MANIFEST and (match := _FOLDER.fullmatch(folder)):
-            found.append((int(match[1]), folder))
-    return sorted(found, reverse=True)
+        if rest == MANIFEST and (key := _key(folder)):
+            found.append((key, folder))
+    return [(key.step, folder) for key, folder in sorted(found, reverse=True)]
 
 
 def newest_valid(
@@ -155,52 +180,109 @@ def remove(store: Store) -> None:
     store.delete_tree()
 
 
-def retain(
-    store: Store, keep_last: int, keep: Callable[[Manifest], bool] | None = None
-) -> list[str]:
+@dataclass(frozen=True, kw_only=True)
+class Retention:
+    """Which checkpoints stay.
+
+    Raises:
+        ConfigError: a value is out of its range.
+    """
+
+    last: int = 2  # so many of the newest whole ones
+    best: tuple[str, Literal["min", "max"]] | None = None  # and the best by this metric
+    every_steps: int | None = None  # and the first at or after each multiple of it
+
+    def __post_init__(self) -> None:
+        if self.last < 1:
+            raise ConfigError(f"keep_last is {self.last}: keep at least 1 checkpoint")
+        if self.every_steps is not None and self.every_steps < 1:
+            raise ConfigError(f"every_steps is {self.every_steps}: give 1 or more, or None")
+
+    def outlasting(self, manifests: Mapping[str, Manifest]) -> set[str]:
+        """Names of those that stay although they are not among the newest.
+
+        A checkpoint counts with the metrics in its manifest: those of the newest
+        report at or before it. Of equal ones the oldest is the best, since it stands
+        nearest after the report. One without that metric, or with NaN, is never the best.
+        """
+        by_age = sorted(manifests, key=lambda name: _key(name) or _Key(0, 0, 0))
+        stay = {name for name in by_age if manifests[name].extra.get("final")}
+        if self.every_steps is not None:
+            firsts: dict[int, str] = {}
+            for name in by_age:
+                if (passed := manifests[name].step // self.every_steps) > 0:
+                    firsts.setdefault(passed, name)
+            stay |= set(firsts.values())
+        if self.best is not None:
+            metric, direction = self.best
+            found = {name: _metric(manifests[name], metric) for name in by_age}
+            values = {name: value for name, value in found.items() if value is not None}
+            if values:
+                stay.add((min if direction == "min" else max)(values, key=values.__getitem__))
+        return stay
+
+
+def _metric(manifest: Manifest, name: str) -> float | None:
+    metrics = manifest.extra.get("metrics")
+    value = metrics.get(name) if isinstance(metrics, dict) else None
+    if not isinstance(value, int | float) or math.isnan(value):
+        return None
+    return float(value)
+
+
+def retain(store: Store, keep: Retention, *, generation: int = 0) -> list[str]:
     """Remove old checkpoints, and what writers that died left behind.
 
-    The newest ``keep_last`` whole ones stay, whole by names and sizes: reading every byte
+    The newest ones stay if they are whole by names and sizes: reading every byte
     back would cost as much as writing it. Damaged ones do not count, so older ones
-    stay in their place. Folders without a manifest go if they are older than the
-    newest whole one, since no writer can be at them any more.
+    stay in their place; of two of the same step the newer counts. Those that end a
+    training (``extra["final"]``) stay always, since Ray Train refuses a job whose
+    checkpoint went. A folder without a manifest goes if older workers wrote it, or if
+    it is older than the newest whole one: nobody can commit it any more.
 
     Args:
-        keep_last: how many stay, >= 1.
-        keep: others that stay: those for which it is true.
+        store: The folder of all checkpoints.
+        keep: Which ones stay.
+        generation: Of the workers that ask; what newer ones write is not touched.
 
     Returns:
         Names of the removed folders.
 
     Raises:
-        ConfigError: ``keep_last`` is below 1.
         OSError: storage failed; what is removed already stays removed.
     """
-    if keep_last < 1:
-        raise ConfigError(f"keep_last is {keep_last}: keep at least 1 checkpoint")
     committed = list_checkpoints(store)
-    whole: list[int] = []
-    removed = []
+    whole: dict[int, str] = {}  # step -> name, the newest first
+    sound: dict[str, Manifest] = {}
+    damaged: dict[str, str] = {}
     for step, name in committed:
         try:
             manifest = _read_of(store, step, name)
-            if len(whole) < keep_last:
+            if len(whole) < keep.last and step not in whole:
                 verify(store.child(name), manifest, checksums=False)
-                whole.append(step)
-                continue
-            if keep is not None and keep(manifest):
-                continue
+                whole[step] = name
+            sound[name] = manifest
         except CheckpointCorrupt as exc:
-            if len(whole) < keep_last:
+            if len(whole) < keep.last:
                 continue  # newer than one that we need: left for whoever looks into it
-            log.info("remove damaged checkpoint %s: %s", name, exc)
+            damaged[name] = str(exc)
+    stay = {*whole.values(), *keep.outlasting(sound)}
+    removed = []
+    for name in [*sound, *damaged]:
+        if name in stay:
+            continue
+        if name in damaged:
+            log.info("remove damaged checkpoint %s: %s", name, damaged[name])
         remove(store.child(name))
         removed.append(name)
-    if whole:
+    newest = _key(next(iter(whole.values()), ""))
+    if newest is not None:
         names = {name for _, name in committed}
-        for name in _folders(store) - names:
-            match = _FOLDER.fullmatch(name)
-            if match and int(match[1]) < whole[0]:
+        for name in sorted(_folders(store) - names):
+            key = _key(name)
+            if key is None or key.generation > generation:
+                continue
+            if key.generation < generation or key < newest:
                 remove(store.child(name))
                 removed.append(name)
     return removed

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, TypeGuard
 
+from spotray.checkpoint.manifest import Retention
 from spotray.errors import ConfigError
 
 
@@ -16,12 +19,19 @@ class SpotConfig:
         ConfigError: a value is out of its range.
     """
 
+    # Snapshots and checkpoints together take at most this part of the training time. Half is
+    # for checkpoints; what they do not need goes to snapshots, which are cheaper: so these
+    # come oftener. A checkpoint_interval_s of your own is obeyed, whatever it costs.
+    save_cost_frac: float = 0.01
     snapshot_interval_s: float = 3.0  # at least this long between two snapshots in node memory
-    snapshot_cost_frac: float = 0.01  # snapshots may take this part of the training time
-    checkpoint_interval_s: float | None = None  # None: Young/Daly, from measured times
-    checkpoint_min_interval_s: float = 30.0  # Young/Daly is not followed below this
+    checkpoint_interval_s: float | None = None  # None: Daly's, from measured cost and losses
+    checkpoint_min_interval_s: float = 30.0  # Daly's is not followed below this
+    checkpoint_bytes_per_s: float | None = None  # of each worker, beside training; None: no limit
     node_mtbp_s: float = 4 * 3600.0  # one node's mean time between preemptions, as a first guess
-    keep_checkpoints: int = 2  # the newest ones; older ones are deleted
+    # Which checkpoints stay; others are deleted. Those that end a training always stay.
+    keep_checkpoints: int = 2  # the newest ones
+    keep_best: tuple[str, Literal["min", "max"]] | None = None  # and the best by run.report's
+    keep_every_steps: int | None = None  # and the first at or after each multiple of it
     notice_margin_s: float = 4.0  # stop stepping this long before an announced loss
     max_restarts_without_progress: int = 5  # then a loss is taken for a bug of the job
     audit_samples: bool = False  # count every sample's use; costs one number a sample and step
@@ -29,16 +39,45 @@ class SpotConfig:
     labels: Mapping[str, str] = field(default_factory=dict)  # the user's own, for cost by label
 
     def __post_init__(self) -> None:
-        for name in ("snapshot_interval_s", "checkpoint_min_interval_s", "node_mtbp_s"):
-            _positive(name, getattr(self, name))
-        if self.checkpoint_interval_s is not None:
-            _positive("checkpoint_interval_s", self.checkpoint_interval_s)
-        if not 0 < self.snapshot_cost_frac < 1:
+        seconds = {
+            "snapshot_interval_s": "leave it out for 3.0, or give 86400 for about none",
+            "checkpoint_interval_s": "leave it out for one from measured cost and losses, or give "
+            "86400 for about none",
+            "checkpoint_min_interval_s": "leave it out for 30.0",
+            "node_mtbp_s": "leave it out for 14400.0, or give 1e9 for nodes that nobody takes",
+        }
+        for name, instead in seconds.items():
+            value = getattr(self, name)
+            if name == "checkpoint_interval_s" and value is None:
+                continue
+            _positive(name, value, unit="seconds", instead=instead)
+        if self.checkpoint_bytes_per_s is not None:
+            _positive(
+                "checkpoint_bytes_per_s",
+                self.checkpoint_bytes_per_s,
+                unit="bytes",
+                instead="leave it out for no limit",
+            )
+        if not (_is_number(self.save_cost_frac) and 0 < self.save_cost_frac < 1):
             raise ConfigError(
-                f"snapshot_cost_frac must lie between 0 and 1, got {self.snapshot_cost_frac}"
+                f"save_cost_frac must lie between 0 and 1, got {self.save_cost_frac}: give 0.01 "
+                "for one percent of the training time"
             )
         if self.keep_checkpoints < 1:
             raise ConfigError(f"keep_checkpoints must be at least 1, got {self.keep_checkpoints}")
+        if self.keep_every_steps is not None and self.keep_every_steps < 1:
+            raise ConfigError(
+                f"keep_every_steps must be at least 1, got {self.keep_every_steps}: leave it out "
+                "to keep none for its step"
+            )
+        best = self.keep_best
+        if best is not None and (
+            not isinstance(best, tuple) or len(best) != 2 or best[1] not in ("min", "max")
+        ):
+            raise ConfigError(
+                f"keep_best must be a metric's name and 'min' or 'max', got {best!r}: give "
+                '("val_loss", "min"), say'
+            )
         if not self.notice_margin_s >= 0:  # so that NaN is refused too
             raise ConfigError(f"notice_margin_s must not be negative, got {self.notice_margin_s}")
         if self.max_restarts_without_progress < 1:
@@ -47,7 +86,18 @@ class SpotConfig:
                 f"got {self.max_restarts_without_progress}"
             )
 
+    @property
+    def retention(self) -> Retention:
+        """Which checkpoints stay."""
+        return Retention(
+            last=self.keep_checkpoints, best=self.keep_best, every_steps=self.keep_every_steps
+        )
 
-def _positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise ConfigError(f"{name} must be a positive number of seconds, got {value}")
+
+def _positive(name: str, value: object, *, unit: str, instead: str) -> None:
+    if not (_is_number(value) and 0 < value < math.inf):
+        raise ConfigError(f"{name} must be a positive number of {unit}, got {value!r}: {instead}")
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,5 +1,9 @@
 """Saves the state of a run: snapshots in node memory, checkpoints in storage, each when due.
 
+Saving pays for itself in time: what a save cost, the time until the next one must be
+worth (`SpotConfig.save_cost_frac`). A save costs the time that training stands still
+for it and, where training itself runs on the CPU, the CPU time taken beside it.
+
 What to go on from after a loss is not decided here but in `spotray.train.keeper`.
 """
 
@@ -7,18 +11,24 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
+from typing import Any
 
+from spotray.checkpoint import manifest as manifests
 from spotray.checkpoint.interval import checkpoint_interval_s
-from spotray.errors import ConfigError
 from spotray.events import CheckpointCommitted, CheckpointRejected, SnapshotTaken, Warned
 from spotray.train.capture import Captured, byte_index
-from spotray.train.checkpointer import Checkpointer, Committed
+from spotray.train.checkpointer import Checkpointer, Commit, Committed
 from spotray.train.session import Session
 from spotray.train.snapshot import SnapshotSlots
 from spotray.train.state import TrainState
 from spotray.train.world import World
 
 log = logging.getLogger(__name__)
+
+# Before the first save is measured. A new slot's pages cost more than the copy into them.
+_COPY_BYTES_PER_S = 2e9
+_WRITE_BYTES_PER_S = 2e8  # of CPU time: serializing and hashing
 
 
 class Saver:
@@ -29,23 +39,38 @@ class Saver:
             nothing is saved.
         world: The workers.
         state: What must survive.
+        commit: Makes a written checkpoint valid, or raises `FencedOut`.
     """
 
-    def __init__(self, session: Session | None, world: World, state: TrainState) -> None:
+    def __init__(
+        self,
+        session: Session | None,
+        world: World,
+        state: TrainState,
+        *,
+        commit: Commit = manifests.write,
+    ) -> None:
         self._session = session
         self._world = world
         self._state = state
+        self._commit = commit
         self.slots: SnapshotSlots | None = None  # None: no snapshots on this node
         self.checkpoints: Checkpointer | None = None  # None: no storage
         if session is not None and session.shm_dir is not None:
             self.slots = SnapshotSlots(session.shm_dir / session.run_id)
         self.checkpoints = self._checkpointer()
         now = time.monotonic()
+        self._size_bytes = 0  # of the state, as far as known
+        self._is_measured = False  # with what optimizers add at their first step
+        self._lacking = ""  # why this node takes no snapshots now
         self._snapshot_at = now
-        self.snapshot_cost_s = 0.0  # of the last one
-        self._room_checked = False
+        self._snapshot_blocked_s: float | None = None  # for the last one
         self._checkpoint_at = now
         self._checkpoint: Committed | None = None
+        self._metrics: dict[str, float] = {}  # the newest that were reported
+        self._metric_missed = False
+        if session is not None and self.slots is None:
+            self._lacks_room("there is no memory-backed folder on this node")
 
     def enter(self, world: World) -> None:
         """Go on among other workers, without a restart of this process.
@@ -59,9 +84,19 @@ class Saver:
             self.checkpoints.abandon()
             self.checkpoints = self._checkpointer()
         if self.slots is not None and moved:
-            self.slots.reopen()
+            self.slots.wait()
+            if world.local_rank == 0:
+                self.slots.reopen()
 
     # -- when ------------------------------------------------------------------
+
+    @property
+    def snapshot_cost_s(self) -> float:
+        """What the last snapshot cost training; 0 before the first."""
+        if self._snapshot_blocked_s is None or self.slots is None:
+            return 0.0
+        beside_s = self.slots.seal_s if self._on_cpu else 0.0
+        return self._snapshot_blocked_s + self.slots.stalled_s + beside_s
 
     @property
     def checkpoint_cost_s(self) -> float:
@@ -69,8 +104,12 @@ class Saver:
         return self._checkpoint.seconds if self._checkpoint else 0.0
 
     def wants_snapshot(self) -> bool:
-        """Whether the time since the last snapshot is over."""
-        return time.monotonic() - self._snapshot_at >= self.snapshot_interval_s()
+        """Whether the time since the last snapshot is over, and that one is committed."""
+        return (
+            self.slots is not None
+            and not self.slots.is_sealing
+            and time.monotonic() - self._snapshot_at >= self.snapshot_interval_s()
+        )
 
     def wants_checkpoint(self) -> bool:
         """Whether the time since the last checkpoint is over, and none is being written."""
@@ -97,40 +136,60 @@ class Saver:
         if self.slots is None or self._session is None:
             return float("inf")
         spot = self._session.spot
-        return max(spot.snapshot_interval_s, self.snapshot_cost_s / spot.snapshot_cost_frac)
+        frac = spot.save_cost_frac
+        if self.checkpoints is not None:
+            used = self._checkpoint_training_cost_s() / self.checkpoint_interval_s()
+            frac -= min(used, frac / 2)
+        cost_s = self.snapshot_cost_s or self._size_bytes / _COPY_BYTES_PER_S
+        return max(spot.snapshot_interval_s, cost_s / frac)
 
     def checkpoint_interval_s(self) -> float:
-        """Training time between two checkpoint starts."""
+        """Training time between two checkpoint starts.
+
+        Where nodes hold snapshots, a checkpoint serves when all of them are lost at
+        once, which is no more likely than the loss of one; without, when any is lost.
+        """
         assert self._session is not None, "no session, no storage"
         spot = self._session.spot
         if spot.checkpoint_interval_s is not None:
             return spot.checkpoint_interval_s
-        if self._checkpoint is None:
-            return spot.checkpoint_min_interval_s
         lost, up_s = self._session.link.losses() if self._session.link is not None else (0, 0.0)
         # The first guess counts as one preemption seen after that time.
-        mtbp_s = (spot.node_mtbp_s + up_s) / (1 + lost) / self._world.size
-        best = checkpoint_interval_s(write_s=max(self._checkpoint.blocked_s, 1e-3), mtbp_s=mtbp_s)
-        return max(best, spot.checkpoint_min_interval_s, 2 * self._checkpoint.seconds)
+        node_mtbp_s = (spot.node_mtbp_s + up_s) / (1 + lost)
+        alone = bool(self._lacking)
+        cost_s = self._checkpoint_training_cost_s()
+        best_s = checkpoint_interval_s(
+            write_s=max(cost_s, 1e-6),
+            mtbp_s=node_mtbp_s / self._world.size if alone else node_mtbp_s,
+        )
+        affordable_s = cost_s / (spot.save_cost_frac if alone else spot.save_cost_frac / 2)
+        return max(best_s, affordable_s, spot.checkpoint_min_interval_s, 2 * self.checkpoint_cost_s)
+
+    def _checkpoint_training_cost_s(self) -> float:
+        """What the last checkpoint cost training on this worker; a guess before the first."""
+        if self._checkpoint is not None:
+            return self._checkpoint.blocked_s + (self._checkpoint.cpu_s if self._on_cpu else 0.0)
+        mine = self._size_bytes / self._world.size
+        return mine / _COPY_BYTES_PER_S + (mine / _WRITE_BYTES_PER_S if self._on_cpu else 0.0)
+
+    @property
+    def _on_cpu(self) -> bool:
+        return self._world.device.type == "cpu"
 
     # -- snapshots -------------------------------------------------------------
 
-    def check_room(self, captured: Captured) -> None:
-        """Whether two snapshots fit into this node's memory; without room there are none.
+    def check_room(self, captured: Captured) -> bool:
+        """Note the state's size; whether two snapshots of it fit into this node's memory.
 
-        A job that starts is refused; one that runs goes on without snapshots on the
-        node, since the next node may have the room.
+        Without room, storage alone is used until there is some: that is told once.
         """
+        self._size_bytes = byte_index(captured)[1]
         if self.slots is None:
-            return
-        try:
-            self.slots.check_room(byte_index(captured)[1])
-        except ConfigError as exc:
-            if self._world.generation <= 1:
-                raise
-            log.warning("no snapshots on this node: %s", exc)
-            self._warn(f"no snapshots on a node: {exc}")
-            self.slots = None
+            return False
+        if self._world.local_rank == 0 and (lacking := self.slots.lacking_room(self._size_bytes)):
+            self._lacks_room(lacking)
+            return False
+        return True
 
     def snapshot(self, step: int, *, why: str, wait: bool) -> bool:
         """Take a snapshot; whether this node holds it (with ``wait``: committed)."""
@@ -139,30 +198,26 @@ class Saver:
             return False
         if self._world.local_rank != 0:
             return True  # the node's first worker speaks for the node
-        started = time.perf_counter()
+        began = time.perf_counter()
         captured = self._state.capture()
+        if not self.check_room(captured):
+            return False
         try:
-            if not self._room_checked:
-                # Optimizers make their state at their first step: only now is it known.
-                self.check_room(captured)
-                self._room_checked = True
-            if self.slots is None:
-                return False
             self.slots.write(captured, step=step)
         except OSError as exc:
-            log.error("snapshot of step %d failed: %s", step, exc)
-            self._warn(f"snapshot of step {step} failed: {exc}")
+            self._lacks_room(f"the snapshot of step {step} failed: {exc}")
             return False
-        blocked_s = time.perf_counter() - started
+        if self._lacking:
+            log.info("snapshots are taken on this node again")
+            self._lacking = ""
+        self._snapshot_blocked_s = time.perf_counter() - began
         held = self.slots.wait() if wait else True
-        # The checksum runs beside training, but on the same cores.
-        self.snapshot_cost_s = blocked_s + self.slots.seal_s
         self._session.journal.append(
             SnapshotTaken(
                 at_s=time.time(),
                 generation=self._world.generation,
                 step=step,
-                seconds=time.perf_counter() - started,
+                seconds=time.perf_counter() - began,
                 size_bytes=captured.size_bytes,
                 why=why,
             )
@@ -176,14 +231,48 @@ class Saver:
 
     # -- checkpoints -----------------------------------------------------------
 
-    def start_checkpoint(self, step: int, epoch: int, *, final: bool = False) -> None:
+    def reported(self, metrics: Mapping[str, Any]) -> None:
+        """Note what was reported: the next checkpoints count with it when the best is kept."""
+        self._metrics = {
+            name: float(value)
+            for name, value in metrics.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+        best = self._session.spot.keep_best if self._session is not None else None
+        if best is not None and best[0] not in self._metrics and not self._metric_missed:
+            self._metric_missed = True
+            log.warning(
+                "keep_best goes by %r, which was not reported; there are: %s",
+                best[0],
+                ", ".join(sorted(self._metrics)) or "none",
+            )
+
+    def start_checkpoint(
+        self, step: int, epoch: int, *, final: bool = False, hurry: bool = False
+    ) -> None:
         """Begin to write a checkpoint beside training, if there is storage."""
         self._checkpoint_at = time.monotonic()
         if self.checkpoints is not None:
-            self.checkpoints.start(self._state.capture(), step=step, epoch=epoch, final=final)
+            began = time.perf_counter()
+            self.checkpoints.start(
+                self._state.capture(),
+                step=step,
+                epoch=epoch,
+                final=final,
+                hurry=hurry,
+                metrics=self._metrics,
+                began=began,
+            )
 
     def collect(self) -> bool:
-        """Journal what became of the last checkpoint; whether one was committed."""
+        """Journal what became of the last checkpoint; whether one was committed.
+
+        Called after each step; the first time it measures the state, which optimizers
+        complete at their first step.
+        """
+        if not self._is_measured and self._session is not None:
+            self._is_measured = True
+            self.check_room(self._state.capture())
         if self.checkpoints is None:
             return False
         outcome = self.checkpoints.outcome()
@@ -199,7 +288,7 @@ class Saver:
         if self.checkpoints is None:
             return False
         self.collect()
-        self.start_checkpoint(step, epoch)
+        self.start_checkpoint(step, epoch, hurry=True)
         self.checkpoints.wait()
         return self.collect()
 
@@ -239,8 +328,10 @@ class Saver:
             session.store.child("checkpoints"),
             self._world,
             run_id=session.run_id,
-            keep=session.spot.keep_checkpoints,
+            keep=session.spot.retention,
             on_rejected=self.reject,
+            commit=self._commit,
+            bytes_per_s=session.spot.checkpoint_bytes_per_s,
         )
 
     def _committed(self, done: Committed | None, *, why: str) -> None:
@@ -257,6 +348,17 @@ class Saver:
                 why=why,
             )
         )
+
+    def _lacks_room(self, why: str) -> None:
+        """This node takes no snapshots for now; said once."""
+        if not self._lacking:
+            instead = "the state goes to storage alone"
+            if self.checkpoints is None:
+                instead = "there is no storage either, so nothing is saved: a loss costs all steps"
+            what = f"no snapshots on this node, {instead}: {why}"
+            log.warning("%s", what)
+            self._warn(what)
+        self._lacking = why
 
     def _warn(self, what: str) -> None:
         if self._session is not None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import pytest
 from hypothesis import settings
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from spotray.checkpoint import manifest as manifests
-from spotray.checkpoint.manifest import MANIFEST, Manifest, folder_name
+from spotray.checkpoint.manifest import MANIFEST, Manifest, Retention, folder_name
 from spotray.errors import CheckpointCorrupt, ConfigError
 from spotray.storage import Store
 
@@ -27,15 +28,22 @@ def store(tmp_path: Path) -> Store:
     return Store.at(tmp_path)
 
 
-def fill(store: Store, step: int, *, text: str = "") -> Manifest:
+def fill(
+    store: Store,
+    step: int,
+    *,
+    text: str = "",
+    name: str | None = None,
+    extra: dict[str, Any] | None = None,
+) -> Manifest:
     """A committed checkpoint of two files."""
-    folder = store.child(folder_name(step))
+    folder = store.child(name or folder_name(step))
     files = {}
     for rank in range(2):
         data = f"step {step} rank {rank} {text}".encode() * 100
-        name = f"rank{rank}.bin"
-        folder.write(name, data)
-        files[name] = (len(data), hashlib.sha256(data).hexdigest())
+        file = f"rank{rank}.bin"
+        folder.write(file, data)
+        files[file] = (len(data), hashlib.sha256(data).hexdigest())
     manifest = Manifest(
         run_id="r1",
         step=step,
@@ -45,7 +53,7 @@ def fill(store: Store, step: int, *, text: str = "") -> Manifest:
         files=files,
         global_batch_size=64,
         state={"model.w": "float32[2, 3]"},
-        extra={"who": "test"},
+        extra=extra or {"who": "test"},
     )
     manifests.write(folder, manifest)
     return manifest
@@ -185,22 +193,86 @@ def test_retain_keeps_the_newest_whole_ones(store: Store) -> None:
     store.write("step-00000040/rank0.bin", b"damaged")
     store.write("step-00000015/rank0.bin", b"its writer died")
     store.write("step-00000050/rank0.bin", b"its writer is at it")
-    removed = manifests.retain(store, 2)
+    removed = manifests.retain(store, Retention(last=2))
     assert removed == ["step-00000010", "step-00000015"]
     assert [step for step, _ in manifests.list_checkpoints(store)] == [40, 30, 20]
     assert store.exists("step-00000050/rank0.bin")
 
 
-def test_retain_keeps_what_it_is_told_to(store: Store) -> None:
+def names(store: Store) -> list[str]:
+    return [name for _, name in manifests.list_checkpoints(store)]
+
+
+def test_what_ended_a_training_is_never_removed(store: Store) -> None:
     for step in (10, 20, 30, 40):
+        fill(store, step, extra={"final": step == 20})
+    manifests.retain(store, Retention(last=1))
+    assert names(store) == ["step-00000040", "step-00000020"]
+
+
+LOSSES: dict[int, Any] = {10: 0.5, 20: 0.3, 30: 0.3, 40: math.nan, 50: "0.1", 60: None, 70: 0.4}
+
+
+@pytest.mark.parametrize(("direction", "best"), [("min", 20), ("max", 10)])
+def test_the_best_one_stays_and_of_equal_ones_the_oldest(
+    store: Store, direction: Literal["min", "max"], best: int
+) -> None:
+    for step, loss in LOSSES.items():
+        fill(store, step, extra={"metrics": {"loss": loss} if loss is not None else {}})
+        manifests.retain(store, Retention(last=1, best=("loss", direction)))
+    assert names(store) == ["step-00000070", f"step-{best:08d}"]
+
+
+def test_without_its_metric_no_checkpoint_is_the_best(store: Store) -> None:
+    for step in (10, 20):
         fill(store, step)
-    manifests.retain(store, 1, keep=lambda manifest: manifest.step == 20)
-    assert [step for step, _ in manifests.list_checkpoints(store)] == [40, 20]
+    manifests.retain(store, Retention(last=1, best=("accuracy", "max")))
+    assert names(store) == ["step-00000020"]
 
 
-def test_retain_needs_a_number(store: Store) -> None:
-    with pytest.raises(ConfigError, match="keep at least 1"):
-        manifests.retain(store, 0)
+def test_the_first_one_after_each_multiple_of_steps_stays(store: Store) -> None:
+    for step in (30, 90, 110, 190, 200, 350, 390, 410, 440):
+        fill(store, step)
+        manifests.retain(store, Retention(last=1, every_steps=100))
+    assert [step for step, _ in manifests.list_checkpoints(store)] == [440, 410, 350, 200, 110]
+
+
+def test_of_one_step_the_newest_workers_checkpoint_counts_and_the_others_go(store: Store) -> None:
+    for step, generation, attempt in [(10, 1, 1), (20, 1, 1), (20, 2, 1), (20, 2, 2)]:
+        fill(store, step, name=folder_name(step, generation, attempt))
+    assert names(store)[0] == "step-00000020-g2.2"
+    manifests.retain(store, Retention(last=2), generation=2)
+    assert names(store) == ["step-00000020-g2.2", "step-00000010-g1"]
+
+
+def test_names_of_all_generations_are_in_the_order_of_their_age(store: Store) -> None:
+    for name in ("step-00000020", "step-00000020-g10", "step-00000020-g9.11", "step-00000020-g9.2"):
+        fill(store, 20, name=name)
+    for name in ("step-00000030-g", "step-00000030-g1.", "step-00000030-x1", "step-30-g1"):
+        fill(store, 30, name=name)
+    assert names(store) == [
+        "step-00000020-g10",
+        "step-00000020-g9.11",
+        "step-00000020-g9.2",
+        "step-00000020",
+    ]
+
+
+def test_leftovers_of_older_workers_go_and_what_is_being_written_stays(store: Store) -> None:
+    fill(store, 40, name=folder_name(40, 3))
+    left = ["step-00000010", "step-00000050-g2", "step-00000040-g2.2", "step-00000030-g3"]
+    being_written = ["step-00000050-g3", "step-00000040-g3.2", "step-00000020-g4"]
+    for name in [*left, *being_written]:
+        store.write(f"{name}/rank0.bin", b"no manifest yet")
+    assert manifests.retain(store, Retention(), generation=3) == sorted(left)
+    for name in being_written:
+        assert store.exists(f"{name}/rank0.bin")
+
+
+@pytest.mark.parametrize("wrong", [{"last": 0}, {"every_steps": 0}])
+def test_retention_needs_numbers_above_0(wrong: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=r"is 0: (keep at least 1|give 1 or more)"):
+        Retention(**wrong)  # type: ignore[arg-type]
 
 
 class Crash(Exception):
@@ -281,7 +353,7 @@ class CrashingWriter(RuleBasedStateMachine):
     @rule(life=st.integers(0, 12), keep_last=st.integers(1, 3))
     def retain(self, life: int, keep_last: int) -> None:
         try:
-            manifests.retain(self.mortal(life), keep_last)
+            manifests.retain(self.mortal(life), Retention(last=keep_last))
         except Crash:
             return
         assert len(manifests.list_checkpoints(self.store)) <= keep_last

@@ -11,7 +11,7 @@ import pyarrow.fs as pafs
 import pytest
 
 from spotray.checkpoint import manifest as manifests
-from spotray.checkpoint.manifest import Manifest
+from spotray.checkpoint.manifest import Manifest, Retention
 from spotray.errors import ConfigError
 from spotray.events import Warned
 from spotray.ledger.journal import JournalReader, JournalWriter, read_journal
@@ -172,7 +172,7 @@ def test_a_checkpoint_is_kept_in_any_store(store: Store) -> None:
     found = manifests.newest_valid(store, lambda name, why: rejected.append(name))
     assert found is not None
     assert (found[0], rejected) == ("step-00000002", ["step-00000003"])
-    assert manifests.retain(store, 2) == ["step-00000001"]
+    assert manifests.retain(store, Retention(last=2)) == ["step-00000001"]
     assert [step for step, _ in manifests.list_checkpoints(store)] == [3, 2]
 
 

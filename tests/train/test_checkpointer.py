@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,12 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemReader
 
 from spotray.checkpoint import manifest as manifests
-from spotray.errors import CheckpointCorrupt, CheckpointError
+from spotray.checkpoint.manifest import Manifest, Retention
+from spotray.errors import CheckpointCorrupt, CheckpointError, FencedOut
 from spotray.storage import Store
 from spotray.train.capture import Captured, put_together, take_apart
-from spotray.train.checkpointer import Checkpointer, Committed, read_checkpoint
+from spotray.train.checkpoint_files import read_checkpoint
+from spotray.train.checkpointer import Checkpointer, Committed
 from spotray.train.world import World
 from tests.conftest import S3Server
 from tests.train.test_capture import same
@@ -36,7 +40,9 @@ def state(step: int) -> dict[str, Any]:
 
 
 def checkpointer(store: Store, world: World, *, keep: int = 2) -> Checkpointer:
-    return Checkpointer(store, world, run_id="r", keep=keep, on_rejected=lambda name, why: None)
+    return Checkpointer(
+        store, world, run_id="r", keep=Retention(last=keep), on_rejected=lambda name, why: None
+    )
 
 
 def save(
@@ -60,7 +66,7 @@ def newest(url: str) -> tuple[int | None, list[tuple[str, str]]]:
         Store.at(url),
         World(),
         run_id="r",
-        keep=2,
+        keep=Retention(),
         on_rejected=lambda name, why: rejected.append((name, why)),
     )
     for name, manifest in checkpoints.newest():
@@ -197,6 +203,183 @@ def test_nothing_of_a_half_written_attempt_gets_into_the_next_one(
     workers.run(2, save, str(tmp_path), [1])
     assert newest(str(tmp_path)) == (1, [])
     assert not list((tmp_path / "step-00000001").glob("__3_*"))
+
+
+# -- who may commit -------------------------------------------------------------------
+
+
+def refuse(folder: Store, manifest: Manifest) -> None:
+    raise FencedOut(f"not a member any more, but at step {manifest.step}")
+
+
+def save_fenced_out(world: World, url: str) -> Committed | Exception | None:
+    checkpoints = Checkpointer(
+        Store.at(url),
+        world,
+        run_id="r",
+        keep=Retention(),
+        on_rejected=lambda name, why: None,
+        commit=refuse,
+    )
+    checkpoints.start(take_apart(state(7)), step=7, epoch=1)
+    checkpoints.wait()
+    return checkpoints.outcome()
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_without_leave_to_commit_all_workers_hear_it_and_there_is_no_checkpoint(
+    workers: WorkerPool, tmp_path: Path, world_size: int
+) -> None:
+    for outcome in workers.run(world_size, save_fenced_out, str(tmp_path)):
+        assert type(outcome) is FencedOut, outcome
+        assert "not a member any more, but at step 7" in str(outcome)
+    assert newest(str(tmp_path)) == (None, [])
+
+
+def test_the_one_who_gives_leave_gets_the_whole_manifest(tmp_path: Path) -> None:
+    asked: list[tuple[str, Manifest]] = []
+
+    def commit(folder: Store, manifest: Manifest) -> None:
+        assert newest(str(tmp_path)) == (None, []), "valid before its commit"
+        manifests.verify(folder, manifest)
+        asked.append((folder.url, manifest))
+        manifests.write(folder, manifest)
+
+    checkpoints = Checkpointer(
+        Store.at(tmp_path),
+        World(generation=4),
+        run_id="r",
+        keep=Retention(),
+        on_rejected=lambda name, why: None,
+        commit=commit,
+    )
+    checkpoints.start(take_apart(state(7)), step=7, epoch=1, metrics={"loss": 0.5})
+    checkpoints.wait()
+    assert isinstance(checkpoints.outcome(), Committed)
+    ((url, manifest),) = asked
+    assert url == str(tmp_path / "step-00000007-g4")
+    assert manifest.extra == {"final": False, "metrics": {"loss": 0.5}, "generation": 4}
+    assert newest(str(tmp_path)) == (7, [])
+
+
+def test_what_old_and_new_workers_write_for_one_step_does_not_mix(tmp_path: Path) -> None:
+    store = Store.at(tmp_path)
+    old, new = (checkpointer(store, World(generation=g)) for g in (1, 2))
+    for checkpoints in (old, new, new):
+        checkpoints.start(take_apart(state(7)), step=7, epoch=1)
+        checkpoints.wait()
+        assert isinstance(checkpoints.outcome(), Committed)
+        assert newest(str(tmp_path)) == (7, [])
+    # Of one step one is enough.
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000007-g2.2"]
+
+
+class WaitingStore(Store):
+    """A folder in which data files wait at their opening until they are let through."""
+
+    def __init__(self, url: str, reached: threading.Event, let_through: threading.Event) -> None:
+        inner = Store.at(url)
+        super().__init__(inner.fs, inner.root, url=inner.url)
+        self.reached, self.let_through = reached, let_through
+
+    def child(self, *parts: str) -> Store:
+        return WaitingStore(super().child(*parts).url, self.reached, self.let_through)
+
+    def open_output(self, name: str) -> Any:
+        if name.endswith(".distcp"):
+            self.reached.set()
+            assert self.let_through.wait(30)
+        return super().open_output(name)
+
+
+def test_a_checkpoint_that_was_given_up_is_never_committed_nor_told(tmp_path: Path) -> None:
+    reached, let_through = threading.Event(), threading.Event()
+    checkpoints = checkpointer(WaitingStore(str(tmp_path), reached, let_through), World())
+    checkpoints.start(take_apart(state(7)), step=7, epoch=1)
+    thread = checkpoints._writing
+    assert thread is not None
+    assert reached.wait(30)
+    checkpoints.abandon()
+    assert not checkpoints.is_busy
+    let_through.set()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert newest(str(tmp_path)) == (None, [])
+    assert checkpoints.outcome() is None
+
+
+# -- how fast -------------------------------------------------------------------------
+
+
+def seconds_to_write(folder: Path, *, bytes_per_s: float | None, **how: bool) -> float:
+    checkpoints = Checkpointer(
+        Store.at(folder),
+        World(),
+        run_id="r",
+        keep=Retention(),
+        on_rejected=lambda name, why: None,
+        bytes_per_s=bytes_per_s,
+    )
+    captured = take_apart({"a": torch.zeros(2**19), "b": torch.zeros(2**19)})  # 4 MiB
+    checkpoints.start(captured, step=1, epoch=0, **how)
+    checkpoints.wait()
+    done = checkpoints.outcome()
+    assert isinstance(done, Committed)
+    return done.seconds
+
+
+def test_a_limit_of_bandwidth_is_obeyed_but_not_while_training_waits(tmp_path: Path) -> None:
+    limit = 4e6
+    limited_s = seconds_to_write(tmp_path / "a", bytes_per_s=limit)
+    # A piece is paid for by those after it, so the last one is free.
+    assert limited_s >= 3 * 2**20 / limit
+    assert seconds_to_write(tmp_path / "b", bytes_per_s=1.0, hurry=True) < 3600
+    assert seconds_to_write(tmp_path / "c", bytes_per_s=1.0, final=True) < 3600
+
+
+def test_a_slow_write_ends_when_it_is_given_up(tmp_path: Path) -> None:
+    checkpoints = Checkpointer(
+        Store.at(tmp_path),
+        World(),
+        run_id="r",
+        keep=Retention(),
+        on_rejected=lambda name, why: None,
+        bytes_per_s=1.0,
+    )
+    checkpoints.start(take_apart({"a": torch.zeros(2**20)}), step=1, epoch=0)
+    thread = checkpoints._writing
+    assert thread is not None
+    checkpoints.abandon()
+    thread.join(30)
+    assert not thread.is_alive(), "one byte a second: it would take 48 days"
+    assert newest(str(tmp_path)) == (None, [])
+
+
+def test_the_cost_of_a_checkpoint_is_measured(tmp_path: Path) -> None:
+    checkpoints = checkpointer(Store.at(tmp_path), World())
+    began = time.perf_counter() - 5.0  # taking the state apart took so long, say
+    checkpoints.start(take_apart(state(1)), step=1, epoch=0, began=began)
+    checkpoints.wait()
+    done = checkpoints.outcome()
+    assert isinstance(done, Committed)
+    assert done.seconds > done.blocked_s > 5.0
+    assert done.cpu_s > 0
+
+
+def test_the_memory_of_the_copies_is_used_again(tmp_path: Path) -> None:
+    checkpoints = checkpointer(Store.at(tmp_path), World())
+    places = []
+    for step in (1, 2, 3):
+        shape = (300, 7) if step == 3 else (200, 7)
+        captured = take_apart({"a": torch.full(shape, float(step)), "b": torch.full((9,), step)})
+        checkpoints.start(captured, step=step, epoch=0)
+        checkpoints.wait()
+        places.append({name: t.data_ptr() for name, t in checkpoints._staged.items()})
+        saved = put_together(read_checkpoint(Store.at(tmp_path / f"step-{step:08d}")))
+        assert saved["a"].shape == shape
+        assert set(saved["a"].flatten().tolist()) == {float(step)}
+    assert places[0]["/a"] == places[1]["/a"]
+    assert places[0]["/b"] == places[1]["/b"] == places[2]["/b"]
 
 
 class FailingStore(Store):

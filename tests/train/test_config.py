@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spotray.checkpoint.manifest import Retention
 from spotray.errors import ConfigError
 from spotray.train.config import SpotConfig
 
@@ -20,15 +21,25 @@ def test_the_defaults_are_valid_and_cannot_be_changed() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("snapshot_interval_s", 0.0, "must be a positive number of seconds, got 0.0"),
+        ("snapshot_interval_s", 0.0, "positive number of seconds, got 0.0: leave it out for 3.0"),
         ("snapshot_interval_s", float("nan"), "got nan"),
+        ("snapshot_interval_s", float("inf"), "got inf: leave it out for 3.0, or give 86400"),
+        ("snapshot_interval_s", "3", "got '3'"),
         ("checkpoint_min_interval_s", -1.0, "got -1.0"),
-        ("checkpoint_interval_s", 0, "got 0"),
+        ("checkpoint_interval_s", 0, "got 0: leave it out for one from measured cost"),
+        ("checkpoint_interval_s", -3.0, "got -3.0"),
+        ("checkpoint_interval_s", float("inf"), "got inf"),
+        ("checkpoint_interval_s", float("nan"), "got nan"),
+        ("checkpoint_bytes_per_s", 0, "positive number of bytes, got 0: leave it out"),
+        ("checkpoint_bytes_per_s", float("inf"), "got inf"),
         ("node_mtbp_s", -5.0, "got -5.0"),
-        ("snapshot_cost_frac", 0.0, "must lie between 0 and 1, got 0.0"),
-        ("snapshot_cost_frac", 1.5, "got 1.5"),
-        ("snapshot_cost_frac", float("nan"), "got nan"),
+        ("save_cost_frac", 0.0, "must lie between 0 and 1, got 0.0: give 0.01"),
+        ("save_cost_frac", 1.5, "got 1.5"),
+        ("save_cost_frac", float("nan"), "got nan"),
         ("keep_checkpoints", 0, "must be at least 1, got 0"),
+        ("keep_every_steps", 0, "must be at least 1, got 0: leave it out"),
+        ("keep_best", "val_loss", "must be a metric's name and 'min' or 'max', got 'val_loss'"),
+        ("keep_best", ("val_loss", "low"), 'give ("val_loss", "min")'),
         ("notice_margin_s", -0.1, "must not be negative, got -0.1"),
         ("notice_margin_s", float("nan"), "got nan"),
         ("max_restarts_without_progress", 0, "must be at least 1, got 0"),
@@ -42,6 +53,11 @@ def test_a_wrong_value_is_named_with_its_range(field: str, value: Any, words: st
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("value", [1e-9, 3, float("inf")])
+@pytest.mark.parametrize("value", [1e-9, 3, 1e9])
 def test_any_positive_interval_is_taken(value: float) -> None:
     assert SpotConfig(snapshot_interval_s=value).snapshot_interval_s == value
+
+
+def test_what_stays_is_the_users_choice() -> None:
+    spot = SpotConfig(keep_checkpoints=5, keep_best=("accuracy", "max"), keep_every_steps=1000)
+    assert spot.retention == Retention(last=5, best=("accuracy", "max"), every_steps=1000)

@@ -11,14 +11,14 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotray.errors import ConfigError
 from spotray.train.capture import Captured, put_together, take_apart
-from spotray.train.snapshot import SnapshotSlots
+from spotray.train.snapshot import SnapshotSlots, _checksum
 
 
 def state(step: int, *, size: int = 1000) -> Captured:
@@ -292,11 +292,9 @@ def test_a_full_memory_is_an_error_and_no_killed_process(tmp_path: Path) -> None
     assert (child.returncode, child.stdout) == (0, "full\n"), child.stderr
 
 
-def test_too_little_memory_is_told_before_training(slots: SnapshotSlots) -> None:
-    slots.check_room(1000)
-    with pytest.raises(ConfigError) as caught:
-        slots.check_room(2**60)
-    text = str(caught.value)
+def test_too_little_memory_is_told_with_its_cure(slots: SnapshotSlots) -> None:
+    assert slots.lacking_room(1000) == ""
+    text = slots.lacking_room(2**60)
     assert str(slots.folder) in text
     assert "two snapshots of this job need 2199023255552 MiB" in text
     assert "--shm-size" in text
@@ -304,12 +302,47 @@ def test_too_little_memory_is_told_before_training(slots: SnapshotSlots) -> None
     assert "\n" not in text
 
 
+def test_a_folder_that_cannot_be_used_has_no_room(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "SPOTRAY_SHM_DIR" in SnapshotSlots(tmp_path / "file" / "job").lacking_room(1)
+
+
 def test_the_room_that_old_snapshots_take_counts_as_free(slots: SnapshotSlots) -> None:
     write(slots, 1)
     write(slots, 2)
     held = sum(f.stat().st_size for f in slots.folder.glob("*.bin"))
     free = shutil.disk_usage(slots.folder).free
-    slots.check_room((free + held) // 2 - 2**20)
+    assert slots.lacking_room((free + held) // 2 - 2**20) == ""
+
+
+def test_another_process_takes_over_and_spares_the_newest(slots: SnapshotSlots) -> None:
+    other = SnapshotSlots(slots.folder)
+    for step in (1, 2, 3, 4, 5):
+        write(slots, step)
+    other.reopen()
+    write(other, 6)
+    assert newest_step(slots.folder) == 6
+    other._meta(1 - other._next).unlink()
+    assert newest_step(slots.folder) == 5, "the newest one was overwritten"
+    slots.reopen()
+    write(slots, 7)
+    assert newest_step(slots.folder) == 7
+
+
+@given(
+    size=st.integers(1, 300_000),
+    first=st.integers(0, 2**31),
+    second=st.integers(0, 2**31),
+    length=st.integers(1, 70_000),
+)
+def test_the_checksum_sees_what_moved(size: int, first: int, second: int, length: int) -> None:
+    data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
+    other = data.copy()
+    a, b = first % size, second % size
+    length = min(length, size - a, size - b)
+    other[a : a + length] = data[b : b + length]  # as a page written to a wrong place
+    same = np.array_equal(data, other)
+    assert (_checksum(torch.from_numpy(data)) == _checksum(torch.from_numpy(other))) is same
 
 
 def test_remove_leaves_nothing(slots: SnapshotSlots) -> None:
