@@ -265,6 +265,10 @@ class Coordinator:
                 continue
             with self._lock:
                 self._compare(nodes)
+            self._looked()
+
+    def _looked(self) -> None:
+        """Ray's nodes were looked at; for who coordinates more."""
 
     def _compare(self, nodes: list[dict[str, Any]]) -> None:
         now_s = time.time()

@@ -11,6 +11,7 @@ import logging
 import mmap
 import struct
 import time
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
@@ -18,9 +19,10 @@ from typing import ClassVar
 
 import torch
 
+from spotray.checkpoint import manifest as manifests
 from spotray.errors import CheckpointCorrupt, CheckpointError, JournalError
 from spotray.events import ResizeAgreed, Restored, StepsDone, Warned
-from spotray.train.capture import Captured, byte_index, byte_view
+from spotray.train.capture import Captured, byte_index, byte_view, digest
 from spotray.train.saving import Saver
 from spotray.train.session import Progress, Session
 from spotray.train.state import TrainState
@@ -30,6 +32,7 @@ log = logging.getLogger(__name__)
 
 _JOURNAL_EVERY_S = 1.0  # steps are told in groups of about this time
 _READ_PAUSES_S = (1.0, 4.0, 15.0, 40.0)  # between attempts to read checkpoints
+_RECENT_STEPS = 256  # that a survivor can tell in place of a lost rank 0
 _STAND_STILL_S = 60.0  # then nobody moved this worker group, and it goes on
 
 
@@ -58,6 +61,31 @@ class _Steps:
     ended_at_s: list[float] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Ended:
+    """One step that was done."""
+
+    step: int
+    samples: int
+    began_at_s: float
+    ended_at_s: float
+    world_size: int
+    loss: float | None
+
+    def told(self, generation: int) -> StepsDone:
+        return StepsDone(
+            at_s=self.ended_at_s,
+            generation=generation,
+            first_step=self.step,
+            last_step=self.step,
+            seconds=self.ended_at_s - self.began_at_s,
+            samples=self.samples,
+            world_size=self.world_size,
+            loss=self.loss,
+            ended_at_s=(self.ended_at_s,),
+        )
+
+
 class Keeper:
     """What one worker goes on from, what it does after each step, and the facts about steps.
 
@@ -73,17 +101,21 @@ class Keeper:
         self._world = world
         self._state = state
         self.samples = 0  # of the step under way, over all workers
-        self.saver = Saver(session, world, state)
+        self.useful_workers = 0  # more have no shard in any step; 0: not known
+        member = session.member if session is not None else None
+        # Of live workers, one may be thrown out without knowing it.
+        commit = member.commit if member is not None else manifests.write
+        self.saver = Saver(session, world, state, commit=commit)
         self._progress: _ProgressFile | None = None
         if session is not None and session.shm_dir is not None:
-            self._progress = _ProgressFile(
-                session.shm_dir / f"progress-{session.run_id}-{world.local_rank}"
-            )
+            self._progress = self._progress_file(session)
         now = time.monotonic()
         self._notice_kept_s: float | None = None  # deadline of the notice that was acted on
         self._saved: tuple[Captured, str] | None = None  # the restored state, and whence
+        self._entered_with: tuple[Captured, str] | None = None  # also if it was a fresh one
         self._postponed = Wish()
         self._steps = _Steps()
+        self._recent: deque[_Ended] = deque(maxlen=_RECENT_STEPS)
         self._loss: float | None = None
         self._told_at = now
         self._told_any = False
@@ -129,6 +161,7 @@ class Keeper:
             step, source, whence = 0, "fresh", "rank 0's first state"
         self._state.restore(saved, whence=whence)
         self._saved = (saved, whence) if source != "fresh" else None
+        self._entered_with = (saved, whence) if self._session.member is not None else None
         if self._progress is not None:
             self._progress.write(step)
         if source != "fresh" and any(s != step for s, _ in held):
@@ -145,6 +178,94 @@ class Keeper:
         )
         self._step_began_at = time.time()
 
+    def tell_rest(self) -> None:
+        """Tell the steps so far: they belong to the generation that ends."""
+        if self._recent:
+            self._tell_steps(self._recent[-1].step, self._loss)
+
+    def enter(self, world: World) -> None:
+        """Go on among other workers, without a restart of this process."""
+        told_before = self._world.rank == 0
+        before, self._world = self._world, world
+        if self._progress is not None and self._session is not None:
+            self._progress = self._progress_file(self._session)
+        self.saver.enter(world)
+        self._postponed = Wish()
+        self._told_any = False
+        member = self._session.member if self._session is not None else None
+        if member is None or member.assignment is None:
+            return
+        if world.rank == 0 and not told_before:
+            # The one who told the steps is gone, perhaps before it told the last ones.
+            self._steps = _Steps()
+            for one in self._recent:
+                if one.step > member.assignment.told_step:
+                    self._journal(one.told(before.generation))
+
+    def heal(self, step: int) -> bool:
+        """Make the state of all members that of the most advanced one; whether this one's changed.
+
+        All ranks call it, in a new generation. Where members are at one step, their
+        checksums say whether they are alike.
+
+        Args:
+            step: Optimizer steps done here.
+        """
+        assert self._session is not None and self._session.member is not None
+        member = self._session.member
+        assignment, roster = member.assignment, member.roster
+        assert assignment is not None and roster is not None, "a generation was formed"
+        started = time.perf_counter()
+        is_heir = member.name in roster.heirs
+        captured = self._state.capture()
+        mine = (step, digest(captured)) if is_heir else None
+        told = self._world.gather_objects(mine)
+        most = max(one[0] for one in told if one is not None)
+        counts = Counter(one[1] for one in told if one is not None and one[0] == most)
+        if len(counts) > 1:
+            what = (
+                f"{len(counts)} different states of step {most} among the workers: something "
+                "outside of run.prepare() changes one of them; the most common one is taken"
+            )
+            log.error("%s", what)
+            self._journal(Warned(at_s=time.time(), what=what))
+        right = (most, counts.most_common(1)[0][0])
+        source = told.index(right)
+        lacks = mine != right
+        if any(one != right for one in told):
+            saved = self._send(captured if self._world.rank == source else None, source=source)
+            if lacks:
+                whence = f"the state of step {most} of another worker"
+                self._state.restore(saved, whence=whence)
+                self._saved = (saved, whence)
+        if self._progress is not None:
+            self._progress.write(most)
+        if lacks:
+            self.saver.hurry_snapshot()
+        self._journal(
+            Restored(
+                at_s=time.time(),
+                generation=self._world.generation,
+                step=most,
+                source="peers" if any(one not in (None, right) for one in told) else "kept",
+                seconds=time.perf_counter() - started,
+                reached_step=max(most, assignment.reached_step),
+                connected_at_s=member.connected_at_s,
+            )
+        )
+        self._step_began_at = time.time()
+        self._step_at = time.monotonic()
+        return lacks
+
+    def take_over(self) -> tuple[Captured, str] | None:
+        """The state of the present generation, for a loop that is run again from its top."""
+        return self._saved or self._entered_with
+
+    def restore_from(self, saved: Captured, whence: str) -> None:
+        """Go on from a state that is at hand; the other workers know nothing of it."""
+        self._state.restore(saved, whence=whence)
+        self._saved = (saved, whence)
+
     def restore_again(self) -> None:
         """Undo what the loop did since `restore`, for a state in the middle of an epoch.
 
@@ -157,7 +278,7 @@ class Keeper:
 
     def forget_restored(self) -> None:
         """Free the restored state: the first step is about to begin."""
-        self._saved = None
+        self._saved = self._entered_with = None
 
     def _newest_checkpoint(self, *, newer_than: int) -> tuple[int, str, Captured] | None:
         """The newest sound checkpoint if it is newer than the snapshots; read by rank 0."""
@@ -273,12 +394,17 @@ class Keeper:
         self._loss = loss
         self._steps.first = self._steps.first or step
         self._steps.samples += self.samples
-        self._steps.ended_at_s.append(time.time())
+        now_s = time.time()
+        if self._session.member is not None:
+            began_s = self._recent[-1].ended_at_s if self._recent else self._step_began_at
+            ended = _Ended(step, self.samples, began_s, now_s, self._world.size, loss)
+            self._recent.append(ended)
+        self._steps.ended_at_s.append(now_s)
         self.saver.collect()
         link = self._session.link
-        if link is not None and self._world.rank == 0:
-            now = time.monotonic()
-            step_s, self._step_at = now - self._step_at, now
+        now = time.monotonic()
+        step_s, self._step_at = now - self._step_at, now
+        if link is not None and (self._world.rank == 0 or self._session.member is not None):
             link.progress(
                 Progress(
                     step=step,
@@ -287,12 +413,15 @@ class Keeper:
                     step_s=step_s,
                     snapshot_s=self.saver.snapshot_cost_s,
                     checkpoint_s=self.saver.checkpoint_cost_s,
+                    useful_workers=self.useful_workers,
                 )
             )
         if time.monotonic() - self._told_at >= _JOURNAL_EVERY_S or not self._told_any:
             # The first step of a worker group ends a recovery: it is told at once.
             self._tell_steps(step, loss)
-        if ends_epoch:
+        if wish.stop and self._session.member is not None:
+            self._save_for_meeting(step, epoch, durable=bool(wish.durable))
+        elif ends_epoch:
             self._postponed = wish
             if wish.stop or wish.notice:
                 self.saver.snapshot(step, why="notice", wait=True)
@@ -327,6 +456,11 @@ class Keeper:
 
     # -- inside ----------------------------------------------------------------
 
+    def _progress_file(self, session: Session) -> _ProgressFile:
+        assert session.shm_dir is not None, "asked for where there is one"
+        name = f"progress-{session.run_id}-{self._world.local_rank}"
+        return _ProgressFile(session.shm_dir / name)
+
     def _fulfil(self, step: int, epoch: int, wish: Wish) -> None:
         assert self._session is not None, "nobody wishes without a session"
         if wish.stop:
@@ -341,6 +475,23 @@ class Keeper:
             self.saver.snapshot(step, why="interval", wait=False)
         if wish.checkpoint:
             self.saver.start_checkpoint(step, epoch)
+
+    def _save_for_meeting(self, step: int, epoch: int, *, durable: bool) -> None:
+        """All members are about to meet again; with ``durable``, maybe nobody comes back."""
+        self._tell_steps(step, self._loss)
+        self._journal(
+            ResizeAgreed(
+                at_s=time.time(),
+                generation=self._world.generation,
+                step=step,
+                why=self._stop_why,
+            )
+        )
+        if durable:
+            self.saver.snapshot(step, why="resize", wait=True)
+            if not all(self._world.gather_objects(self.saver.checkpoint_now(step, epoch))):
+                what = f"step {step} could not be saved before all nodes are taken"
+                self._journal(Warned(at_s=time.time(), what=what))
 
     def _stand_still(self, step: int, epoch: int, *, durable: bool) -> None:
         """All ranks are here after the same step: save it, say so, wait to be replaced."""

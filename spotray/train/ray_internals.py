@@ -43,6 +43,9 @@ from ray.train.v2._internal.execution.scaling_policy import (
     NoopDecision,
     ScalingDecision,
 )
+from ray.train.v2._internal.execution.scaling_policy.autoscaling_coordinator_client import (
+    TrainAutoscalingCoordinatorClient,
+)
 from ray.train.v2._internal.execution.worker_group import (
     WorkerGroupPollStatus,
     WorkerGroupState,
@@ -355,6 +358,38 @@ def usable_nodes(*, probe: bool) -> set[str]:
             answers = list(pool.map(_takes_connections, nodes))
         nodes = [n for n, answer in zip(nodes, answers, strict=True) if answer]
     return {n["NodeID"] for n in nodes}
+
+
+def draining_nodes() -> dict[str, float | None]:
+    """Nodes that Ray drains, with the deadline, Unix seconds; None if there is none."""
+    draining = ray._private.state.state.get_draining_nodes()
+    return {node: deadline_ms / 1000 or None for node, deadline_ms in draining.items()}
+
+
+def free_resources() -> dict[str, dict[str, float]]:
+    """What the usable nodes have to give, by node id; may be some hundred ms old."""
+    free: dict[str, dict[str, float]] = ray._private.state.available_resources_per_node()
+    usable = usable_nodes(probe=False)
+    return {node: dict(amounts) for node, amounts in free.items() if node in usable}
+
+
+class ResourceRequest:
+    """Asks Ray's autoscaler for the nodes of a job, beside other jobs' requests.
+
+    Through the actor that Ray Train and Ray Data ask as well: a bare
+    ``request_resources`` of ours would replace theirs, and they ours.
+    """
+
+    def __init__(self, scaling_config: Any, *, requester: str) -> None:
+        self._client = TrainAutoscalingCoordinatorClient(requester)
+        self._scaling_config = scaling_config
+
+    def renew(self, workers: int) -> None:
+        """Ask for room for so many workers; cheap, to be called often."""
+        self._client.maybe_send_resource_request(self._scaling_config, workers)
+
+    def cancel(self) -> None:
+        self._client.cancel_resource_request()
 
 
 def set_fast_recovery_env() -> None:

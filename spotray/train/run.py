@@ -6,7 +6,8 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,10 +16,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 
-from spotray.errors import ConfigError, JournalError, StateMismatch
-from spotray.events import EpochAudited, Reported, TrainingDone
+from spotray.errors import ConfigError, JournalError, StateMismatch, WorldBroken
+from spotray.events import EpochAudited, Reported, TrainingDone, Warned
 from spotray.train import session as session_module
-from spotray.train.gradients import GradientExchange
+from spotray.train.capture import Captured
+from spotray.train.determinism import use_deterministic_kernels
+from spotray.train.gradients import GradientExchange, wire_dtype_of
 from spotray.train.keeper import Keeper, Wish
 from spotray.train.loader import (
     FORWARD_STREAM,
@@ -28,8 +31,10 @@ from spotray.train.loader import (
     seed_streams,
     to_device,
 )
+from spotray.train.member import LeftJob, Reenter
 from spotray.train.optim import ElasticGradScaler, ElasticOptimizer, ElasticScheduler
 from spotray.train.order import BatchPlan, check_batch_sizes
+from spotray.train.session import Session
 from spotray.train.state import Stateful, TrainState, weights_sha256
 from spotray.train.world import World, peers
 
@@ -73,10 +78,18 @@ class Run:
         loader_workers: Processes that load samples; 0 loads in this one.
         find_unused_parameters: As in torch's DistributedDataParallel, for ``"ddp"`` only:
             the ordered sum needs no such hint.
+        wire_dtype: In which gradients go from worker to worker, for ``"ordered"`` only.
+            ``"bfloat16"`` halves what is sent, and each gradient and each sum of some is
+            rounded to bfloat16, also where one worker holds them all: the same bits at any
+            number of workers. For n shards, the error of a gradient's element is at most
+            ``(ceil(log2(n)) + 1) * 2**-8`` of the sum of the shards' absolute values;
+            typically it is some tenths of a percent. ``"float32"`` sends gradients as they are.
+        deterministic_kernels: Use torch's deterministic kernels during the run, and tell once
+            of each that has no such form. They may be slower.
 
     Raises:
-        ConfigError: a size is below 1, or the micro-batch does not divide the
-            global batch.
+        ConfigError: a size is below 1, the micro-batch does not divide the
+            global batch, or an option is unknown or goes with the other ``reduction``.
     """
 
     def __init__(
@@ -89,10 +102,13 @@ class Run:
         drop_last: bool = False,
         loader_workers: int = 0,
         find_unused_parameters: bool = False,
+        wire_dtype: str | torch.dtype = "float32",
+        deterministic_kernels: bool = False,
     ) -> None:
         check_batch_sizes(global_batch_size, micro_batch_size)
         if reduction not in ("ordered", "ddp"):
             raise ConfigError(f"reduction must be 'ordered' or 'ddp', got {reduction!r}")
+        self._wire_dtype = wire_dtype_of(wire_dtype, ordered=reduction == "ordered")
         self.global_batch_size = global_batch_size
         self.micro_batch_size = micro_batch_size
         self.seed = seed
@@ -112,15 +128,25 @@ class Run:
         self._step_in_epoch = 0
         self._micro: _MicroBatch | None = None  # handed out, backward still to come
         self._complete = True  # no micro-batch of an unfinished step is under way
+        self._step_is_open = False  # its first micro-batch was handed out
         self._wish = Wish()
         self._weights = ""
         self._reported: dict[str, Any] = {}
         self._unfinished_step = False  # the gradient is complete, the loop's body is not through
+        self._warming_up = False  # a newcomer's first pass, whose result counts for nothing
+        self._moved = False  # the workers changed: the shards of this one are others now
+        self._ahead = False  # the state that counts is of a later epoch than the loop
+        self._broken: BaseException | None = None  # told to the loop, which must not go on
         # What the loop draws before prepare(), above all the model's first
         # weights, is then the same on all workers and in every run.
         seed_streams(seed)
         if self._session is not None:
             self._session.run = self
+        self._put_kernels_back: Callable[[], Any] = lambda: None
+        if deterministic_kernels:
+            put_back = use_deterministic_kernels(_teller(self._session))
+            # Also for a run that ends by an error, or that nobody finishes.
+            self._put_kernels_back = weakref.finalize(self, put_back)
 
     # -- what the user calls ---------------------------------------------------
 
@@ -175,10 +201,15 @@ class Run:
             [r for r in results if isinstance(r, nn.Module)],
             riders=_NAMED_RIDERS + (len(tally.counts) if tally is not None else 0),
             ordered=self.reduction == "ordered",
+            wire_dtype=self._wire_dtype,
         )
         keeper = Keeper(self._session, self._world, TrainState(parts))
+        keeper.useful_workers = -(-self.global_batch_size // self.micro_batch_size)
         self._prepared = _Prepared(self._source, exchange, keeper, tally)
-        keeper.restore()
+        if self._session is not None and self._session.member is not None:
+            self._begin_live(self._session)
+        else:
+            keeper.restore()
         if tally is not None:
             self._tell_audits(tally)  # a lost rank 0 may not have come to tell the last ones
         return results[0] if len(results) == 1 else tuple(results)
@@ -191,15 +222,21 @@ class Run:
         """
         ready = self._ready
         ready.keeper.restore_again()  # whatever the loop did to it since prepare()
-        for epoch in range(self.epoch, count):
+        while self.epoch < count:
+            epoch = self.epoch
             seed_streams(self.seed, epoch, _REST_STREAM)
             yield epoch
+            self._check_not_broken()
             self._end_step()
             self._abandon_step()
+            if self._ahead:
+                self._ahead = False
+                ready.keeper.restore_again()
+                continue
             self.epoch = epoch + 1
             self._step_in_epoch = 0
             if self.epoch < count:
-                ready.keeper.epoch_done(self.step, self.epoch)
+                self._meeting(lambda: ready.keeper.epoch_done(self.step, self.epoch))
 
     def backward(self, loss: torch.Tensor) -> None:
         """Backward pass of one micro-batch; with the last one, the gradient of the global batch.
@@ -212,30 +249,41 @@ class Run:
             ConfigError: called twice for one micro-batch, or outside of the loader's loop.
             WorldBroken: a worker was lost; the trainer starts anew from the last state.
         """
+        self._check_not_broken()
         micro = self._micro
         if micro is None:
             raise ConfigError(
                 "run.backward() belongs into the loop over the loader, once for each batch: add "
                 "up several losses before it"
             )
-        ready = self._ready
         self._micro = None
+        try:
+            self._backward(loss, micro)
+        except WorldBroken as exc:
+            self._lost_a_peer(exc)
+            self._complete = False  # the rest of the loop's body must not act
+
+    def _backward(self, loss: torch.Tensor, micro: _MicroBatch) -> None:
+        ready = self._ready
         ddp_share = self._world.size if self.reduction == "ddp" else 1
         # With DDP the backward pass talks to the other workers.
+        index = micro.shard.index if micro.shard.real else None
         with peers("backward") if ddp_share > 1 else contextlib.nullcontext():
-            (loss * (micro.weight * ddp_share)).backward()
+            ready.exchange.backward(loss * (micro.weight * ddp_share), index)
         scale = float(self._scaler.get_scale()) if self._scaler is not None else 1.0
         riders = [float(loss.detach()) / scale * micro.weight, float(micro.samples)]
         riders.append(float(self.step % _STEP_CYCLE) if micro.shard.real else 0.0)
         riders += ready.keeper.wishes() if micro.shard.last else [0.0] * len(Wish.FIELDS)
         if ready.tally is not None:
             riders += ready.tally.uses(micro.shard)
-        index = micro.shard.index if micro.shard.real else None
         ready.exchange.collect(index, weight=micro.weight, riders=riders)
+        if self._warming_up:
+            self._join_the_others()
+            return
         if not micro.shard.last:
             ready.exchange.hide()
             return
-        total = ready.exchange.finish(self._world)
+        total = ready.exchange.finish()
         self.loss = total[0]
         self._wish = Wish.from_riders(total[3:_NAMED_RIDERS])
         shards = ready.source.plan.shard_count(micro.shard.step)
@@ -248,6 +296,7 @@ class Run:
         if ready.tally is not None:
             ready.tally.add(total[_NAMED_RIDERS:])
         self._complete = True
+        self._step_is_open = False
         self._unfinished_step = True
         # Workers end a step with different shards; what the loop draws now (an
         # optimizer's noise, say) must be alike on all of them.
@@ -257,6 +306,8 @@ class Run:
         """Report metrics to the journal and to Ray Train; call it on all workers alike."""
         full = _plain({**metrics, "epoch": self.epoch, "step": self.step, "loss": self.loss})
         self._reported = full
+        if self._prepared is not None:
+            self._prepared.keeper.saver.reported(full)
         if self._session is None:
             log.info("epoch %d, step %d: %s", self.epoch, self.step, full)
             return
@@ -272,14 +323,44 @@ class Run:
 
     # -- what the trainer calls ------------------------------------------------
 
+    @property
+    def is_prepared(self) -> bool:
+        """Whether `prepare` was called."""
+        return self._prepared is not None
+
+    def handed_over(self) -> tuple[Captured, str] | None:
+        """The state that the next run of this loop goes on from."""
+        return self._ready.keeper.take_over()
+
     def finish(self) -> None:
         """Commit the last checkpoint and tell that training is done."""
+        self._check_not_broken()
         self._end_step()
+        self._put_kernels_back()
         if self._prepared is None:
             return
         self._abandon_step()
         if self._session is None:
             return
+        if self._warming_up:
+            raise LeftJob("training ended before this worker was let in")
+        position = (self.step, self.epoch)
+        while True:
+            try:
+                path = self._finish_together(self._session)
+                break
+            except WorldBroken as exc:
+                self._lost_a_peer(exc)
+                if (self.step, self.epoch) != position:
+                    # Another worker was one step further, or this one's peers began anew.
+                    raise Reenter("the end of training came too early here") from exc
+        if self._session.link is not None:
+            self._session.link.report(self._final_metrics, path)
+        self._prepared.keeper.remove_snapshots()
+
+    def _finish_together(self, session: Session) -> str | None:
+        """Commit the final checkpoint and the facts; its path."""
+        assert self._prepared is not None, "looked at by finish"
         keeper = self._prepared.keeper
         self._weights = weights_sha256(self._models)
         alike = self._world.gather_objects(self._weights)
@@ -289,24 +370,30 @@ class Run:
                 "outside of run.prepare() changes the model on one worker only"
             )
         path = keeper.final_checkpoint(self.step, self.epoch)
-        metrics = {
+        self._final_metrics = {
             **self._reported,
             "step": self.step,
             "loss": self.loss if self.loss is not None else self._reported.get("loss"),
             "weights_sha256": self._weights,
         }
-        self._session.journal.append(
+        session.journal.append(
             TrainingDone(
-                at_s=time.time(), step=self.step, weights_sha256=self._weights, metrics=metrics
+                at_s=time.time(),
+                step=self.step,
+                weights_sha256=self._weights,
+                metrics=self._final_metrics,
             )
         )
         try:
-            self._session.journal.flush()
+            session.journal.flush()
         except JournalError as exc:  # the checkpoint is committed: that is what counts
             log.warning("the end of training is not in the journal yet: %s", exc)
-        if self._session.link is not None:
-            self._session.link.report(metrics, path)
-        keeper.remove_snapshots()
+        if session.member is not None:
+            if self._world.rank == 0:
+                session.member.finish(self._final_metrics, path)
+            # Nobody leaves before the job knows that it is done.
+            self._world.gather_objects(None)
+        return path
 
     # -- inside ----------------------------------------------------------------
 
@@ -368,33 +455,157 @@ class Run:
 
     def _micro_batches(self) -> Iterator[Any]:
         """Batches of the rest of the epoch; the work between two steps happens in here."""
-        source, exchange = self._ready.source, self._ready.exchange
         if self._step_in_epoch:
             self._ready.keeper.restore_again()
-        self._ready.keeper.forget_restored()
-        plan, epoch = source.plan, self.epoch
+        if not self._warming_up:
+            self._ready.keeper.forget_restored()
+        epoch = self.epoch
+        self._moved = True
+        while self._moved:
+            self._moved = False
+            self._complete = True
+            yield from self._shards_of_epoch(epoch)
+            self._check_not_broken()
+            if not self._moved:
+                self._check_backward_was_called()
+                self._end_step()
+            if self._moved and self.epoch > epoch:
+                # Another worker is further: let the loop come to its end here, and catch up.
+                self._ahead = True
+                self._complete = True
+                break
+            if not self._warming_up:
+                self._ready.keeper.forget_restored()
+        # The same also where a restored epoch had no batch left.
+        seed_streams(self.seed, epoch, _REST_STREAM, 1)
+
+    def _shards_of_epoch(self, epoch: int) -> Iterator[Any]:
+        """Batches of the rest of an epoch, to its end or until the workers changed."""
+        source, exchange = self._ready.source, self._ready.exchange
 
         def shards() -> Iterator[Shard]:
-            for step in range(self._step_in_epoch, plan.steps_per_epoch):
+            for step in range(self._step_in_epoch, source.plan.steps_per_epoch):
                 yield from source.shards_of(
                     epoch, step, world_size=self._world.size, rank=self._world.rank
                 )
 
         for shard, batch in source.batches(epoch, shards()):
-            self._check_backward_was_called()
-            if self._complete:
-                self._end_step()
+            if not self._step_is_open:
                 self._begin_step(shard.step)
             exchange.begin_shard(last=shard.last)
-            size = plan.batch_samples(shard.step)
+            size = source.plan.batch_samples(shard.step)
             samples = len(shard.ids) if shard.real else 0
             self._micro = _MicroBatch(shard=shard, samples=samples, weight=samples / size)
             seed_streams(self.seed, epoch, shard.step, shard.index, FORWARD_STREAM)
             yield to_device(batch, self._world.device)
-        self._check_backward_was_called()
-        self._end_step()
-        # The same also where a restored epoch had no batch left.
-        seed_streams(self.seed, epoch, _REST_STREAM, 1)
+            self._check_not_broken()
+            if self._moved:
+                return
+            self._check_backward_was_called()
+            if self._complete:
+                self._end_step()
+                if self._moved:
+                    return
+
+    # -- when the workers change ------------------------------------------------
+
+    def _begin_live(self, session: Session) -> None:
+        """Take part: at once where nobody steps yet, else after a pass beside the others."""
+        keeper = self._ready.keeper
+        if session.handed_over is not None:
+            (saved, whence), session.handed_over = session.handed_over, None
+            keeper.restore_from(saved, whence)
+            self._take_world(self._world)
+        elif session.warm_up_from is not None:
+            self._warming_up = True
+            # Only where to begin: the state comes when this worker is let in.
+            self.epoch, self.step = session.warm_up_from
+        else:
+            self._meet("")
+
+    def _join_the_others(self) -> None:
+        """A newcomer has run its first forward and backward pass: it is ready."""
+        self._warming_up = False
+        self._meet("")
+        self._complete = False  # the rest of the loop's body must not act
+
+    def _lost_a_peer(self, exc: WorldBroken) -> None:
+        """Go on without it; where nobody can say how, the loop is told."""
+        if self._session is None or self._session.member is None:
+            self._broken = exc
+            raise exc
+        log.warning("generation %d broke: %s", self._world.generation, exc)
+        self._meet(str(exc))
+
+    def _meeting(self, keep: Callable[[], None], *, meet: bool = False) -> None:
+        """Do what is due at a step's end; then meet again if that was agreed, or is needed."""
+        try:
+            keep()
+        except WorldBroken as exc:
+            self._lost_a_peer(exc)
+            return
+        if meet and self._session is not None and self._session.member is not None:
+            self._meet("")
+
+    def _meet(self, why: str) -> None:
+        """Leave the present world, meet the other workers of the next one, have one state."""
+        try:
+            self._meet_others(why)
+        except (LeftJob, Reenter) as exc:
+            self._broken = exc  # for a loop that catches even these
+            raise
+
+    def _meet_others(self, why: str) -> None:
+        session = self._session
+        assert session is not None and session.member is not None, "only live workers meet"
+        member, ready = session.member, self._ready
+        self._drop_step()
+        ready.keeper.tell_rest()
+        while True:
+            checkpoints = ready.keeper.saver.checkpoints
+            is_busy = checkpoints is not None and checkpoints.is_busy
+            self._take_world(member.join(why, is_busy=is_busy))
+            try:
+                epoch = self.epoch
+                assert member.roster is not None, "it joined"
+                if member.roster.heirs:
+                    ready.keeper.heal(self.step)
+                else:
+                    ready.keeper.restore()
+                break
+            except WorldBroken as exc:
+                why = str(exc)
+                log.warning("generation %d broke: %s", self._world.generation, exc)
+        self._moved = True
+        self._drop_step()
+        if self.epoch < epoch:
+            raise Reenter(f"the state is of epoch {self.epoch}, this loop is in epoch {epoch}")
+
+    def _drop_step(self) -> None:
+        """Forget the step under way: its shards will be others."""
+        self._micro = None
+        self._unfinished_step = False
+        self._ready.exchange.abandon()
+        self._step_is_open = False
+        self._complete = True
+
+    def _take_world(self, world: World) -> None:
+        session = self._session
+        assert session is not None and session.member is not None, "only live workers change it"
+        self._world = session.world = world
+        session.member.speaks = world.rank == 0
+        if session.member.assignment is not None:
+            session.reached_step = session.member.assignment.reached_step
+        self._ready.keeper.enter(world)
+
+    def _check_not_broken(self) -> None:
+        """Find a loop that caught the error of a lost worker and went on."""
+        if self._broken is not None:
+            name = type(self._broken).__name__
+            raise ConfigError(
+                f"the training loop caught {name} ({self._broken}), by which a worker learns that "
+                f"the workers changed, and went on: let it pass (except spotray.{name}: raise)"
+            ) from self._broken
 
     def _check_backward_was_called(self) -> None:
         if self._micro is not None:
@@ -410,16 +621,19 @@ class Run:
             self.epoch, step, world_size=self._world.size, rank=self._world.rank
         )
         held = range(mine[0].index, mine[-1].index + 1) if mine[0].real else range(0)
-        self._ready.exchange.begin_step(held, source.plan.shard_count(step))
+        shards = source.plan.shard_count(step)
+        self._ready.exchange.begin_step(held, shards, self._world)
         self._complete = False
+        self._step_is_open = True
 
     def _abandon_step(self) -> None:
         """Forget a step that the loop left before it was complete, and the rest of its epoch."""
         self._micro = None
         ready = self._ready
-        if not self._complete:
+        if self._step_is_open:
             ready.exchange.abandon()
-            self._complete = True
+            self._step_is_open = False
+        self._complete = True
         if ready.tally is not None:
             ready.tally.counts.zero_()
 
@@ -434,7 +648,13 @@ class Run:
         ends_epoch = self._step_in_epoch == ready.source.plan.steps_per_epoch
         if ends_epoch and ready.tally is not None:
             self._audit(ready.tally, ready.source.plan)
-        ready.keeper.step_done(self.step, self.epoch, self.loss, self._wish, ends_epoch=ends_epoch)
+        wish = self._wish
+        self._meeting(
+            lambda: ready.keeper.step_done(
+                self.step, self.epoch, self.loss, wish, ends_epoch=ends_epoch
+            ),
+            meet=bool(wish.stop),
+        )
 
     def _audit(self, tally: _Tally, plan: BatchPlan) -> None:
         """Judge the counts of the epoch that ends, and begin anew."""
@@ -557,6 +777,17 @@ class _Tally:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.counts.copy_(state_dict["counts"])
         self.verdicts = list(state_dict["verdicts"])
+
+
+def _teller(session: Session | None) -> Callable[[str], None]:
+    """Puts a warning into the log, and among the facts."""
+
+    def tell(what: str) -> None:
+        log.warning("%s", what)
+        if session is not None:
+            session.journal.append(Warned(at_s=time.time(), what=what))
+
+    return tell
 
 
 def _plain(metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from spotray.events import Event
 from spotray.storage import Store
 from spotray.train.config import SpotConfig
 from spotray.train.world import World
+
+if TYPE_CHECKING:
+    from spotray.train.capture import Captured
+    from spotray.train.member import Member
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class Progress:
     step_s: float = 0.0
     snapshot_s: float = 0.0
     checkpoint_s: float = 0.0  # 0: none was written yet
+    useful_workers: int = 0  # more have no shard in any step; 0: not known
 
 
 class JobLink(Protocol):
@@ -101,6 +106,10 @@ class Session:
     journal: Journal
     reached_step: int = 0  # how far the job had come, as far as its coordinator knows
     run: Any = None  # the `Run` that the training loop made
+    # With live recovery; None: a lost peer ends this process, and another takes over.
+    member: Member | None = None
+    warm_up_from: tuple[int, int] | None = None  # epoch and step where the others are, about
+    handed_over: tuple[Captured, str] | None = None  # the state to go on from, and whence
 
 
 _current: Session | None = None

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import ray
 import ray.train
@@ -23,11 +23,15 @@ from ray.train.v2.api.exceptions import TrainingFailedError  # as above
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from spotray.errors import ConfigError, JournalError, SpotrayError
-from spotray.events import JobEnded, JobStarted
+from spotray.events import FellBack, JobEnded, JobStarted
 from spotray.ledger.journal import JournalWriter
 from spotray.storage import Store
 from spotray.train.config import SpotConfig
 from spotray.train.coordinator import Coordinator
+from spotray.train.live import GaveWay, LiveTraining
+from spotray.train.live_coordinator import LiveCoordinator
+from spotray.train.live_worker import LiveJob
+from spotray.train.membership import Timeouts
 from spotray.train.ray_internals import SpotTorchTrainer, own_error, set_fast_recovery_env
 from spotray.train.worker import WorkerLoop, remove_job_memory
 
@@ -64,6 +68,10 @@ class ElasticTrainer:
         run_config: Ray Train's; ``storage_path`` must be reachable from all nodes. A
             job of the same name goes on where it stopped.
         spot: How the job guards itself; the defaults work.
+        recovery: ``"live"``: the workers that are left when one is lost go on in their
+            processes, and a new one joins while they step. For loops that make a
+            `spotray.Run`; one that live recovery cannot serve falls back to
+            ``"restart"``: Ray Train's worker groups, formed anew at every change.
         torch_config: Ray Train's; by default NCCL with GPUs and gloo without.
 
     Raises:
@@ -78,12 +86,16 @@ class ElasticTrainer:
         scaling_config: ScalingConfig | None = None,
         run_config: RunConfig | None = None,
         spot: SpotConfig | None = None,
+        recovery: Literal["live", "restart"] = "restart",
         torch_config: TorchConfig | None = None,
     ) -> None:
+        if recovery not in ("live", "restart"):
+            raise ConfigError(f"recovery must be 'live' or 'restart', got {recovery!r}")
         self.train_loop_per_worker = train_loop_per_worker
         self.train_loop_config = dict(train_loop_config or {})
         self.scaling_config = scaling_config or ScalingConfig()
         self.spot = spot or SpotConfig()
+        self.recovery = recovery
         self.torch_config = torch_config
         self.run_config = _named(run_config or RunConfig())
         _check_workers(self.scaling_config)
@@ -130,7 +142,11 @@ class ElasticTrainer:
         status, why = "failed", ""
         on_interrupt = signal.getsignal(signal.SIGINT)  # Ray Train puts its own there
         try:
-            result = self._train(store, run_id, coordinator)
+            result = None
+            if self.recovery == "live":
+                result = self._train_live(store, run_id, coordinator, journal)
+            if result is None:
+                result = self._train(store, run_id, coordinator)
             status = "finished"
             _sweep(coordinator, run_id)
             return result
@@ -165,6 +181,48 @@ class ElasticTrainer:
         except (ValueError, RayError):
             return None
 
+    def _train_live(
+        self, store: Store, run_id: str, coordinator: Any, journal: JournalWriter
+    ) -> ray.train.Result | None:
+        """Train with live recovery; None if it gave way to restarts."""
+        job = LiveJob(
+            loop=self.train_loop_per_worker,
+            config=self.train_loop_config,
+            run_id=run_id,
+            store=store,
+            spot=self.spot,
+            coordinator=coordinator,
+        )
+        failures = self.run_config.failure_config
+        ended = LiveTraining(
+            job,
+            scaling_config=self.scaling_config,
+            max_failures=failures.max_failures if failures is not None else 0,
+            name=str(self.run_config.name),
+        ).run()
+        if isinstance(ended, GaveWay):
+            log.warning("live recovery gives way to restarts: %s", ended.why)
+            generation = (self.status() or {}).get("generation", 0)
+            journal.append(
+                FellBack(at_s=time.time(), generation=generation, why=ended.why, to="restart")
+            )
+            ray.get(coordinator.stop_live.remote(), timeout=_CALL_S)
+            return None
+        metrics, path = ended
+        root = None
+        if path is not None:
+            root = Store.at(path, filesystem=None).root if "://" in path else path
+        checkpoint = ray.train.Checkpoint(root, filesystem=store.fs) if root is not None else None
+        run = self._run_store()
+        return ray.train.Result(
+            metrics=dict(metrics),
+            checkpoint=checkpoint,
+            path=run.root,
+            error=None,
+            best_checkpoints=[(checkpoint, dict(metrics))] if checkpoint is not None else [],
+            _storage_filesystem=run.fs,
+        )
+
     def _train(self, store: Store, run_id: str, coordinator: Any) -> ray.train.Result:
         loop = WorkerLoop(
             loop=self.train_loop_per_worker,
@@ -193,16 +251,25 @@ class ElasticTrainer:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         resources = self.scaling_config._resources_per_worker_not_none
         name = str(self.run_config.name)
-        actor = ray.remote(Coordinator).options(
+        low, high = _workers(self.scaling_config)
+        live = self.recovery == "live"
+        actor = ray.remote(LiveCoordinator if live else Coordinator).options(
             name=_actor_name(name),
             namespace=_NAMESPACE,
             num_cpus=0,
-            max_concurrency=8,
+            # A live worker that joins holds a thread until the others are there too.
+            max_concurrency=8 + 3 * high if live else 8,
             max_restarts=-1,
             scheduling_strategy=here,
         )
+        more: dict[str, Any] = {}
+        if live:
+            timeouts = Timeouts(heartbeat_s=self.spot.heartbeat_timeout_s)
+            more = {"min_workers": low, "max_workers": high, "timeouts": timeouts}
         try:
-            return actor.remote(store, self.spot, dict(resources), writes_nodes=writes_nodes)
+            return actor.remote(
+                store, self.spot, dict(resources), writes_nodes=writes_nodes, **more
+            )
         except ValueError as exc:
             raise ConfigError(
                 f"a job named {name!r} is running on this cluster: wait for its end, or give "

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 _SYNC_EVERY_S = 0.3  # with the coordinator
 _CALL_S = 10.0
-_SHM_DIR = "/dev/shm/spotray"
+SHM_DIR = "/dev/shm/spotray"  # unless SPOTRAY_SHM_DIR says otherwise
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class WorkerLoop:
             world=world,
             spot=self.spot,
             store=self.store,
-            shm_dir=Path(os.environ.get("SPOTRAY_SHM_DIR", _SHM_DIR)),
+            shm_dir=Path(os.environ.get("SPOTRAY_SHM_DIR", SHM_DIR)),
             node_id=ray.get_runtime_context().get_node_id(),
             link=link,
             journal=journal,
@@ -205,8 +205,8 @@ class RayLink:
 
 def remove_job_memory(run_id: str) -> None:
     """Remove a job's snapshots from this node's memory; runs as a Ray task."""
-    SnapshotSlots(Path(os.environ.get("SPOTRAY_SHM_DIR", _SHM_DIR)) / run_id).remove()
-    for progress in Path(os.environ.get("SPOTRAY_SHM_DIR", _SHM_DIR)).glob(f"progress-{run_id}-*"):
+    SnapshotSlots(Path(os.environ.get("SPOTRAY_SHM_DIR", SHM_DIR)) / run_id).remove()
+    for progress in Path(os.environ.get("SPOTRAY_SHM_DIR", SHM_DIR)).glob(f"progress-{run_id}-*"):
         progress.unlink(missing_ok=True)
 
 

@@ -27,6 +27,7 @@ from spotray.errors import WorldBroken
 log = logging.getLogger(__name__)
 
 _SLICE = timedelta(seconds=0.1)  # how long a broken world may go unseen in a collective
+_MAX_BROADCASTS = 4  # workers up to which a broadcast from each beats gloo's all-gather
 
 # torch 2.13 renamed it.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -147,6 +148,19 @@ class World:
             work = _all_gather(total, mine, group=self.group, async_op=True)
         return Pending(self, work, doing)
 
+    def start_gather_in_place(self, rows: torch.Tensor) -> list[Pending]:
+        """Fill row ``r`` of a contiguous matrix, on all workers, with that of rank ``r``."""
+        if self.size > _MAX_BROADCASTS or self.device.type == "cuda":
+            return [self.start_all_gather(rows.view(-1), rows[self.rank])]
+        # gloo's all-gather writes into memory that it takes anew, and copies from there.
+        doing = "broadcast"
+        pending = []
+        for rank, row in enumerate(rows):
+            with self._peers(doing):
+                work = dist.broadcast(row, group=self.group, group_src=rank, async_op=True)
+            pending.append(Pending(self, work, doing))
+        return pending
+
     def all_to_all(
         self,
         received: torch.Tensor,
@@ -224,7 +238,8 @@ class World:
                     return
                 except RuntimeError:
                     if work.is_completed():
-                        raise  # its own error, and not the end of the slice
+                        work.wait()  # raises its own error, if it was not just the slice
+                        return
                 self._check()
 
     def _gather(self, total: torch.Tensor, mine: torch.Tensor, group: Any) -> None:
@@ -256,3 +271,28 @@ def peers(doing: str) -> Iterator[None]:
         # reason to fail than a peer that is gone or that failed itself.
         first = str(exc).strip().splitlines()[0] if str(exc).strip() else repr(exc)
         raise WorldBroken(f"{doing} with the other workers failed: {first}") from exc
+
+
+# Groups with a collective that hangs: their destructors would wait for it, and hold the
+# interpreter meanwhile. They end with the process.
+_FORGOTTEN: list[World] = []
+_LEFT: list[World] = []  # healthy, and kept for a while
+
+
+def forget_groups(world: World, *, may_hang: bool) -> None:
+    """Make room for the next default process group, without waiting for this one.
+
+    The sockets of a healthy world stay open until the next call: a peer may still be
+    reading what was the last message.
+
+    Args:
+        world: No collective of it is started any more.
+        may_hang: A collective may be under way that nobody will end.
+    """
+    world.fail("this worker left for the next generation")
+    if may_hang:
+        _FORGOTTEN.append(world)
+    else:
+        _LEFT[:] = [world]
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,129 @@
+"""The coordinator of a live job: the actor that also assembles its members."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+
+from spotray.checkpoint.manifest import Manifest
+from spotray.storage import Store
+from spotray.train.assembly import Answer, Assembly, Assignment, Beat, Entry, View
+from spotray.train.config import SpotConfig
+from spotray.train.coordinator import Coordinator
+from spotray.train.membership import Membership, Roster, Timeouts
+from spotray.train.ray_internals import draining_nodes
+
+log = logging.getLogger(__name__)
+
+
+class LiveCoordinator(Coordinator):
+    """`Coordinator` of workers that come and go while the others step.
+
+    `join` blocks, so the actor needs a thread for each worker and some more.
+
+    Args:
+        min_workers: Fewer do not step.
+        max_workers: More are not let in.
+        timeouts: When silence is a loss.
+    """
+
+    _assembly: Assembly | None = None  # the base's thread may look before there is one
+
+    def __init__(
+        self,
+        store: Store,
+        spot: SpotConfig,
+        worker_resources: dict[str, float],
+        *,
+        writes_nodes: bool,
+        min_workers: int,
+        max_workers: int,
+        timeouts: Timeouts,
+    ) -> None:
+        super().__init__(store, spot, worker_resources, writes_nodes=writes_nodes)
+        membership = Membership(
+            min_workers=min_workers,
+            max_workers=max_workers,
+            timeouts=timeouts,
+            generation=self._generation,
+            max_idle_generations=spot.max_restarts_without_progress,
+        )
+        self._assembly = Assembly(
+            membership,
+            append=self._append,
+            flush=self._journal.flush,
+            on_formed=self._formed,
+            host=ray.util.get_node_ip_address(),
+            margin_s=spot.notice_margin_s,
+            mtbp_s=spot.node_mtbp_s,
+            max_workers=max_workers,
+            progress=self._progress,
+        )
+
+    # -- for the workers ---------------------------------------------------------
+
+    def enter(self, member: str, node_id: str) -> Entry:
+        return self._assembled.enter(member, node_id)
+
+    def beat(self, member: str, beat: Beat) -> Answer:
+        return self._assembled.beat(member, beat)
+
+    def join(self, member: str, generation: int, why: str, timeout_s: float) -> Assignment | None:
+        return self._assembled.join(member, generation, why, timeout_s)
+
+    def tell(self, member: str, facts: Sequence[str], first_fact: int) -> int:
+        return self._assembled.tell(member, facts, first_fact)
+
+    def commit(self, member: str, folder: Store, manifest: Manifest) -> None:
+        self._assembled.commit(member, folder, manifest)
+
+    def finish(self, member: str, metrics: Mapping[str, Any], checkpoint: str | None) -> None:
+        self._assembled.finish(member, metrics, checkpoint)
+
+    # -- for the driver ----------------------------------------------------------
+
+    def supervise(self, started: Mapping[str, str], gone: Mapping[str, str]) -> View:
+        return self._assembled.sync(started, gone)
+
+    def result(self) -> tuple[Mapping[str, Any], str | None] | None:
+        return self._assembled.result
+
+    def status(self) -> dict[str, Any]:
+        with self._lock:
+            self._progress = self._assembled.progress
+        return super().status()
+
+    def stop_live(self) -> None:
+        """No live worker takes part any more; worker groups of Ray Train may follow."""
+        self._assembled.close()
+        with self._lock:
+            self._progress = self._assembled.progress
+
+    def close(self) -> None:
+        self._assembled.close()
+        super().close()
+
+    # -- inside ------------------------------------------------------------------
+
+    @property
+    def _assembled(self) -> Assembly:
+        assert self._assembly is not None, "the constructor made it"
+        return self._assembly
+
+    def _formed(self, roster: Roster) -> None:
+        with self._lock:
+            self._generation = roster.generation
+            self._group = roster.node_ids
+            self._members |= set(roster.node_ids)
+
+    def _looked(self) -> None:
+        if self._assembly is None:
+            return
+        with self._lock:
+            alive, losses, up_s = set(self._alive), self._losses, self._node_up_s
+        self._assembly.losses, self._assembly.node_up_s = losses, up_s
+        draining = {n: d for n, d in draining_nodes().items() if n in alive}
+        self._assembly.set_notices(draining)

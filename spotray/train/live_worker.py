@@ -1,0 +1,180 @@
+"""One worker of a live job: a plain Ray actor around the user's training loop.
+
+Ray Train's workers start together and end together, whatever Ray 2.60 is told; a plain
+actor can come and go while the others step.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from ray.exceptions import RayError, RayTaskError
+
+from spotray.storage import Store
+from spotray.train import session as session_module
+from spotray.train.config import SpotConfig
+from spotray.train.member import LeftJob, Member, Reenter, Unreachable
+from spotray.train.session import Progress, Session, StopRequest
+from spotray.train.vision_compat import mend_torchvision
+from spotray.train.worker import SHM_DIR
+from spotray.train.world import World
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveJob:
+    """What every worker of a job is given."""
+
+    loop: Callable[..., Any]
+    config: dict[str, Any]
+    run_id: str
+    store: Store
+    spot: SpotConfig
+    coordinator: Any  # handle of the LiveCoordinator actor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a worker's training function ended; its bugs are raised instead.
+
+    ``kind``: finished; left (its node will be taken, or it was thrown out); unsupported
+    (live recovery cannot serve this loop).
+    """
+
+    kind: str
+    why: str = ""
+
+
+class LiveUnsupported(BaseException):
+    """Live recovery cannot serve this loop; carries why. The job falls back to restarts."""
+
+
+class LiveWorker:
+    """Runs as an actor, one for each worker."""
+
+    def run(self, job: LiveJob, name: str) -> Outcome:
+        """The training loop, to its end; ``name`` is never used twice in a job."""
+        mend_torchvision()
+        context = ray.get_runtime_context()
+        device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        calls = RayCalls(job.coordinator)
+        return work(
+            job.loop,
+            job.config,
+            Member(calls, name=name, node_id=context.get_node_id(), device=device),
+            run_id=job.run_id,
+            store=job.store,
+            spot=job.spot,
+            shm_dir=Path(os.environ.get("SPOTRAY_SHM_DIR", SHM_DIR)),
+            device=device,
+            node_id=context.get_node_id(),
+        )
+
+
+def work(
+    loop: Callable[..., Any],
+    config: dict[str, Any],
+    member: Member,
+    *,
+    run_id: str,
+    store: Store | None,
+    spot: SpotConfig,
+    shm_dir: Path | None,
+    device: torch.device,
+    node_id: str,
+) -> Outcome:
+    """A training loop as a member of a live job. Free of Ray."""
+    entry = member.enter()
+    session = Session(
+        run_id=run_id,
+        world=World(device=device),
+        spot=spot,
+        store=store,
+        shm_dir=shm_dir,
+        node_id=node_id,
+        link=LiveLink(member),
+        journal=member,
+        member=member,
+        warm_up_from=(entry.epoch, entry.step) if entry.warm_up else None,
+    )
+    try:
+        while True:
+            session_module.enter(session)
+            try:
+                loop(config) if inspect.signature(loop).parameters else loop()
+                if session.run is None or not session.run.is_prepared:
+                    return Outcome(kind="unsupported", why="the training loop prepares no Run")
+                session.run.finish()
+                return Outcome(kind="finished")
+            except Reenter as exc:
+                log.info("the training loop is run again from its top: %s", exc)
+                session.handed_over = session.run.handed_over()
+                session.warm_up_from = None
+                session.run = None
+    except LeftJob as exc:
+        return Outcome(kind="left", why=str(exc))
+    except LiveUnsupported as exc:
+        return Outcome(kind="unsupported", why=str(exc))
+    except Exception as exc:
+        if member.is_broken or (member.world is not None and member.world.failed):
+            # A collective of the loop's own: only the loop's top is a place to go on from.
+            log.warning("the training loop ended with the loss of a worker: %s", exc)
+            return Outcome(kind="left", why=f"a collective of the training loop's own broke: {exc}")
+        raise
+    finally:
+        session_module.enter(None)
+        member.close()
+
+
+class RayCalls:
+    """`Calls` to the coordinator actor."""
+
+    def __init__(self, coordinator: Any) -> None:
+        self._coordinator = coordinator
+
+    def call(self, method: str, *args: Any, timeout_s: float) -> Any:
+        try:
+            return ray.get(getattr(self._coordinator, method).remote(*args), timeout=timeout_s)
+        except RayTaskError:
+            raise  # the method's own error, of its own class too
+        except RayError as exc:
+            raise Unreachable(str(exc)) from exc
+
+
+class LiveLink:
+    """`JobLink` over live membership."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    def notice_deadline_s(self) -> float | None:
+        return None  # the others keep the state; the coordinator says when to meet
+
+    def asks_to_stop(self) -> StopRequest | None:
+        return self._member.asks_to_meet()
+
+    def progress(self, progress: Progress) -> None:
+        self._member.progress(progress)
+
+    def held(self, *, step: int, why: str) -> None:
+        raise AssertionError("live workers do not stand still")
+
+    def wait_for_end(self, timeout_s: float) -> None:
+        raise AssertionError("live workers do not stand still")
+
+    def losses(self) -> tuple[int, float]:
+        return self._member.losses()
+
+    def report(self, metrics: Mapping[str, Any], checkpoint: str | None) -> None:
+        """Metrics are in the journal; the last ones go to the coordinator at the end."""

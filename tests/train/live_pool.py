@@ -1,0 +1,305 @@
+"""Live workers as plain processes, with their assembly in this one: no Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from multiprocessing.managers import BaseManager
+from pathlib import Path
+from typing import Any
+
+from spotray.events import Event, StepsDone
+from spotray.train.assembly import Assembly, View
+from spotray.train.config import SpotConfig
+from spotray.train.member import Unreachable
+from spotray.train.membership import Membership, Roster, Timeouts
+from spotray.train.session import Progress
+
+_KEY = b"loopback only"
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["spotray.train.live_worker", "tests.train.live_jobs"])
+
+
+class _Server(BaseManager):
+    """Serves one assembly."""
+
+
+class Calls:
+    """`Calls` over multiprocessing's own protocol."""
+
+    def __init__(self, address: Any) -> None:
+        self._address = address
+        self._proxies = threading.local()
+
+    def call(self, method: str, *args: Any, timeout_s: float) -> Any:
+        try:
+            if not hasattr(self._proxies, "one"):
+                manager = _Server(address=self._address, authkey=_KEY)
+                manager.register("assembly")
+                manager.connect()
+                self._proxies.one = manager.assembly()
+            return self._proxies.one._callmethod(method, args)
+        except (OSError, EOFError) as exc:
+            if hasattr(self._proxies, "one"):
+                del self._proxies.one
+            raise Unreachable(str(exc)) from exc
+
+
+class LivePool:
+    """A live job of plain processes.
+
+    Args:
+        folder: For storage and snapshots.
+        loop: The training loop; of a module, since other processes import it.
+        config: Its argument.
+        workers: Least and most.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        loop: Callable[..., Any],
+        config: Mapping[str, Any] | None = None,
+        *,
+        workers: tuple[int, int] = (1, 4),
+        timeouts: Timeouts | None = None,
+        spot: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.folder, self.loop, self.config = folder, loop, dict(config or {})
+        self.workers = workers
+        self.spot = SpotConfig(audit_samples=True, **(spot or {}))
+        self.timeouts = timeouts or Timeouts(heartbeat_s=1.5, join_s=1.0)
+        self.events: list[Event] = []
+        self.outcomes: dict[str, Any] = {}
+        self.view: View | None = None
+        self._stepped = threading.Condition()
+        self._started: dict[str, tuple[Any, str]] = {}  # name -> process, node
+        self._gone: dict[str, str] = {}
+        self._frozen: set[str] = set()
+        self._queue = _CONTEXT.SimpleQueue()
+        self._count = 0
+        self._closing = threading.Event()
+        self.restart_assembly(first=True)
+        self._threads = [
+            threading.Thread(target=self._watch, daemon=True),
+            threading.Thread(target=self._collect, daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # -- the job's coordinator -------------------------------------------------------
+
+    def restart_assembly(self, *, first: bool = False) -> None:
+        """Lose everything that the coordinator knows, as a restart of its process does."""
+        generation, progress = 0, Progress(step=0, epoch=0, loss=None)
+        address: Any = ("127.0.0.1", 0)
+        if not first:
+            generation, progress = self.assembly._membership.roster.generation, progress
+            address = self.address
+            self._stop_server()
+            self.assembly.close()
+        self.assembly = Assembly(
+            Membership(
+                min_workers=self.workers[0],
+                max_workers=self.workers[1],
+                timeouts=self.timeouts,
+                generation=generation,
+            ),
+            append=self._append,
+            flush=lambda: None,
+            on_formed=self._formed,
+            host="127.0.0.1",
+            margin_s=0.2,
+            mtbp_s=3600.0,
+            max_workers=self.workers[1],
+            progress=progress,
+        )
+        manager = _Server(address=address, authkey=_KEY)
+        manager.register("assembly", callable=lambda: self.assembly)
+        self._server = manager.get_server()
+        self.address = self._server.address
+        threading.Thread(target=self._serve, args=(self._server,), daemon=True).start()
+
+    def _serve(self, server: Any) -> None:
+        with contextlib.suppress(SystemExit):
+            server.serve_forever()
+
+    def _stop_server(self) -> None:
+        self._server.stop_event.set()
+        self._server.listener.close()
+
+    # -- what happens to workers -----------------------------------------------------------
+
+    def start(self, count: int = 1) -> list[str]:
+        names = []
+        for _ in range(count):
+            name = f"w{self._count}"
+            self._count += 1
+            node = f"n-{name}"
+            process = _CONTEXT.Process(
+                target=serve_worker,
+                args=(name, node, self.address, str(self.folder), self.loop, self.config, self.spot)
+                + (self._queue,),
+                daemon=True,
+            )
+            process.start()
+            self._started[name] = (process, node)
+            names.append(name)
+        return names
+
+    def kill(self, name: str) -> None:
+        os.kill(self._started[name][0].pid, signal.SIGKILL)
+
+    def freeze(self, name: str) -> None:
+        self._frozen.add(name)
+        os.kill(self._started[name][0].pid, signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        self._frozen.discard(name)
+        os.kill(self._started[name][0].pid, signal.SIGCONT)
+
+    def notice(self, *names: str, seconds: float | None = 3600.0) -> None:
+        """Announce the loss of workers' nodes; replaces earlier notices."""
+        deadline = None if seconds is None else time.time() + seconds
+        self.assembly.set_notices({self._started[name][1]: deadline for name in names})
+
+    def members(self) -> list[str]:
+        """Of the present generation, in the order of ranks."""
+        return self.assembly._membership.members_alive()
+
+    def wait_for_step(self, step: int, *, size: int | None = None, timeout_s: float = 60) -> None:
+        """Until the journal tells of a step at or beyond ``step``, done by ``size`` workers."""
+
+        def there() -> bool:
+            return any(
+                isinstance(e, StepsDone)
+                and e.last_step >= step
+                and (size is None or e.world_size == size)
+                for e in self.events
+            )
+
+        with self._stepped:
+            if not self._stepped.wait_for(there, timeout_s):
+                raise TimeoutError(f"no step {step} by {size} workers in {timeout_s} s")
+
+    def wait_for_outcomes(self, count: int, timeout_s: float = 120) -> dict[str, Any]:
+        """Until so many workers ended by themselves."""
+        with self._stepped:
+            if not self._stepped.wait_for(lambda: len(self.outcomes) >= count, timeout_s):
+                raise TimeoutError(f"{len(self.outcomes)} of {count} workers ended")
+        return dict(self.outcomes)
+
+    def finished(self, timeout_s: float = 120) -> list[dict[str, Any]]:
+        """Until the job is done and all workers that live have ended; who finished."""
+        with self._stepped:
+            done = self._stepped.wait_for(self._all_ended, timeout_s)
+        failed = [o for o in self.outcomes.values() if "error" in o]
+        if failed:
+            raise AssertionError(failed[0]["error"])
+        if not done:
+            raise TimeoutError(f"not finished: members {self.members()}, {self.outcomes}")
+        return [o for o in self.outcomes.values() if o["kind"] == "finished"]
+
+    def _all_ended(self) -> bool:
+        if any("error" in o for o in self.outcomes.values()):
+            return True
+        return self.assembly._membership.done and all(
+            name in self.outcomes
+            for name, (process, _) in self._started.items()
+            if process.is_alive() and name not in self._frozen
+        )
+
+    def close(self) -> None:
+        self._closing.set()
+        for process, _ in self._started.values():
+            if process.is_alive():
+                os.kill(process.pid, signal.SIGKILL)
+            process.join(timeout=10)
+        self._stop_server()
+        self.assembly.close()
+        for thread in self._threads[:1]:
+            thread.join(timeout=5)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _append(self, event: Event) -> None:
+        with self._stepped:
+            self.events.append(event)
+            self._stepped.notify_all()
+
+    def _formed(self, roster: Roster) -> None:
+        del roster
+
+    def _watch(self) -> None:
+        """What the driver does: hears of the end of processes."""
+        while not self._closing.wait(0.05):
+            gone = {}
+            for name, (process, _) in list(self._started.items()):
+                if not process.is_alive() and name not in self._gone:
+                    gone[name] = self._gone[name] = f"exit code {process.exitcode}"
+            started = {n: node for n, (_, node) in self._started.items() if n not in self._gone}
+            self.view = self.assembly.sync(started, gone)
+            with self._stepped:
+                self._stepped.notify_all()
+
+    def _collect(self) -> None:
+        while not self._closing.is_set():
+            try:
+                name, outcome = self._queue.get()
+            except (EOFError, OSError):
+                return
+            with self._stepped:
+                self.outcomes[name] = outcome
+                self._stepped.notify_all()
+
+
+def serve_worker(
+    name: str,
+    node: str,
+    address: Any,
+    folder: str,
+    loop: Callable[..., Any],
+    config: dict[str, Any],
+    spot: SpotConfig,
+    queue: Any,
+) -> None:
+    """The process of one worker."""
+    import torch
+
+    from spotray.storage import Store
+    from spotray.train.live_worker import work
+    from spotray.train.member import Member
+
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    device = torch.device("cpu")
+    result: dict[str, Any] = {}
+
+    def recorded(config: dict[str, Any]) -> None:
+        result.clear()
+        loop({**config, "result": result})
+
+    try:
+        member = Member(Calls(address), name=name, node_id=node, device=device)
+        outcome = work(
+            recorded,
+            config,
+            member,
+            run_id="r1",
+            store=Store.at(f"{folder}/store"),
+            spot=spot,
+            shm_dir=Path(folder) / f"shm-{node}",
+            device=device,
+            node_id=node,
+        )
+        queue.put((name, {"kind": outcome.kind, "why": outcome.why, **result}))
+    except BaseException:
+        queue.put((name, {"kind": "failed", "error": traceback.format_exc()}))
+    # Groups with a hung collective must not be waited for.
+    os._exit(0)
