@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from spotray.checkpoint import manifest as manifests
@@ -40,6 +40,7 @@ class Saver:
         world: The workers.
         state: What must survive.
         commit: Makes a written checkpoint valid, or raises `FencedOut`.
+        now_s: Training time, for the intervals.
     """
 
     def __init__(
@@ -49,17 +50,19 @@ class Saver:
         state: TrainState,
         *,
         commit: Commit = manifests.write,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._session = session
         self._world = world
         self._state = state
         self._commit = commit
+        self._now_s = now_s
         self.slots: SnapshotSlots | None = None  # None: no snapshots on this node
         self.checkpoints: Checkpointer | None = None  # None: no storage
         if session is not None and session.shm_dir is not None:
             self.slots = SnapshotSlots(session.shm_dir / session.run_id)
         self.checkpoints = self._checkpointer()
-        now = time.monotonic()
+        now = self._now_s()
         self._size_bytes = 0  # of the state, as far as known
         self._is_measured = False  # with what optimizers add at their first step
         self._lacking = ""  # why this node takes no snapshots now
@@ -108,7 +111,7 @@ class Saver:
         return (
             self.slots is not None
             and not self.slots.is_sealing
-            and time.monotonic() - self._snapshot_at >= self.snapshot_interval_s()
+            and self._now_s() - self._snapshot_at >= self.snapshot_interval_s()
         )
 
     def wants_checkpoint(self) -> bool:
@@ -116,7 +119,7 @@ class Saver:
         return (
             self.checkpoints is not None
             and not self.checkpoints.is_busy
-            and time.monotonic() - self._checkpoint_at >= self.checkpoint_interval_s()
+            and self._now_s() - self._checkpoint_at >= self.checkpoint_interval_s()
         )
 
     def hurry_snapshot(self) -> None:
@@ -129,7 +132,7 @@ class Saver:
 
     def checkpoint_aged(self, age_s: float) -> None:
         """Storage holds a checkpoint of that age: the next one is due as if it were ours."""
-        self._checkpoint_at = time.monotonic() - age_s
+        self._checkpoint_at = self._now_s() - age_s
 
     def snapshot_interval_s(self) -> float:
         """Time between two snapshots; infinite where there are none."""
@@ -193,7 +196,7 @@ class Saver:
 
     def snapshot(self, step: int, *, why: str, wait: bool) -> bool:
         """Take a snapshot; whether this node holds it (with ``wait``: committed)."""
-        self._snapshot_at = time.monotonic()
+        self._snapshot_at = self._now_s()
         if self._session is None or self.slots is None:
             return False
         if self._world.local_rank != 0:
@@ -251,7 +254,7 @@ class Saver:
         self, step: int, epoch: int, *, final: bool = False, hurry: bool = False
     ) -> None:
         """Begin to write a checkpoint beside training, if there is storage."""
-        self._checkpoint_at = time.monotonic()
+        self._checkpoint_at = self._now_s()
         if self.checkpoints is not None:
             began = time.perf_counter()
             self.checkpoints.start(
