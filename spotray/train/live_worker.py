@@ -18,11 +18,12 @@ import ray
 import torch
 from ray.exceptions import RayError, RayTaskError
 
+from spotray.errors import ConfigError
 from spotray.storage import Store
 from spotray.train import session as session_module
 from spotray.train.config import SpotConfig
 from spotray.train.member import LeftJob, Member, Reenter, Unreachable
-from spotray.train.session import Progress, Session, StopRequest
+from spotray.train.session import LiveUnsupported, Progress, Session, StopRequest
 from spotray.train.vision_compat import mend_torchvision
 from spotray.train.worker import SHM_DIR
 from spotray.train.world import World
@@ -52,10 +53,6 @@ class Outcome:
 
     kind: str
     why: str = ""
-
-
-class LiveUnsupported(BaseException):
-    """Live recovery cannot serve this loop; carries why. The job falls back to restarts."""
 
 
 class LiveWorker:
@@ -114,7 +111,11 @@ def work(
             try:
                 loop(config) if inspect.signature(loop).parameters else loop()
                 if session.run is None or not session.run.is_prepared:
-                    return Outcome(kind="unsupported", why="the training loop prepares no Run")
+                    raise ConfigError(
+                        "the training loop prepared no spotray.Run, so nothing was trained "
+                        "together: make one (run = spotray.Run(...); run.prepare(...)), or say "
+                        'recovery="restart" for a loop in Ray Train\'s own words'
+                    )
                 session.run.finish()
                 return Outcome(kind="finished")
             except Reenter as exc:
@@ -131,10 +132,23 @@ def work(
             # A collective of the loop's own: only the loop's top is a place to go on from.
             log.warning("the training loop ended with the loss of a worker: %s", exc)
             return Outcome(kind="left", why=f"a collective of the training loop's own broke: {exc}")
+        if session.run is None and _wants_ray_train(exc):
+            return Outcome(kind="unsupported", why=f"the loop needs Ray Train's workers: {exc}")
         raise
     finally:
         session_module.enter(None)
         member.close()
+
+
+def _wants_ray_train(error: Exception) -> bool:
+    """Whether a loop failed because it is written for Ray Train's own worker groups."""
+    return isinstance(error, RuntimeError | ValueError) and any(
+        words in str(error)
+        for words in (
+            "outside of a Ray Train training function",
+            "Default process group has not been initialized",
+        )
+    )
 
 
 class RayCalls:

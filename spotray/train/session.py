@@ -112,6 +112,13 @@ class Session:
     handed_over: tuple[Captured, str] | None = None  # the state to go on from, and whence
 
 
+class LiveUnsupported(BaseException):
+    """Live recovery cannot serve this loop; carries why. The job falls back to restarts.
+
+    Not an Exception: a training loop that catches those must not hide it.
+    """
+
+
 _current: Session | None = None
 
 

@@ -69,9 +69,9 @@ class ElasticTrainer:
             job of the same name goes on where it stopped.
         spot: How the job guards itself; the defaults work.
         recovery: ``"live"``: the workers that are left when one is lost go on in their
-            processes, and a new one joins while they step. For loops that make a
-            `spotray.Run`; one that live recovery cannot serve falls back to
-            ``"restart"``: Ray Train's worker groups, formed anew at every change.
+            processes, and a new one joins while they step. A loop that live recovery
+            cannot serve (it calls ``ray.train`` itself, or its model is sharded) falls
+            back to ``"restart"``: Ray Train's worker groups, formed anew at every change.
         torch_config: Ray Train's; by default NCCL with GPUs and gloo without.
 
     Raises:
@@ -86,7 +86,7 @@ class ElasticTrainer:
         scaling_config: ScalingConfig | None = None,
         run_config: RunConfig | None = None,
         spot: SpotConfig | None = None,
-        recovery: Literal["live", "restart"] = "restart",
+        recovery: Literal["live", "restart"] = "live",
         torch_config: TorchConfig | None = None,
     ) -> None:
         if recovery not in ("live", "restart"):

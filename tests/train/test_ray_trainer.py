@@ -64,6 +64,7 @@ def fit(
     config: dict[str, Any] | None = None,
     loop: Callable[..., None] = elastic_loop,
     workers: tuple[int, int] = (1, WORKERS),
+    recovery: str = "restart",
     storage: str | None = None,
     **run_config: Any,
 ) -> tuple[Any, list[Event]]:
@@ -75,6 +76,7 @@ def fit(
         scaling_config=ScalingConfig(num_workers=workers),
         run_config=RunConfig(name=name, storage_path=storage or str(tmp_path), **run_config),
         spot=spot,
+        recovery=recovery,  # type: ignore[arg-type]
     )
     result = trainer.fit()
     return result, list(load_run(trainer.run_dir).events)
