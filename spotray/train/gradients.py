@@ -1,22 +1,42 @@
 """From per-shard gradients to the step's gradient, the same at any number of workers.
 
-Each shard's backward pass leaves one vector: its gradients, the change of its
-buffers (BatchNorm's running statistics), whether each parameter had a gradient at
-all, and a few numbers that ride along (loss, samples, what the workers want to do
-next). The vectors of all shards are summed, by `ordered_sum` or by torch's DDP.
+Each shard's backward pass leaves its gradients, the change of its buffers (BatchNorm's
+running statistics), whether each parameter had a gradient at all, and a few numbers that
+ride along (loss, samples, what the workers want to do next). The gradients are summed over
+all shards while the last backward pass is under way (`spotray.train.buckets`), or by
+torch's DDP; the rest makes one vector, which is summed after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from spotray.errors import ConfigError
-from spotray.train.reduction import ShardSum, ordered_sum
+from spotray.train.buckets import GradientSum
+from spotray.train.ddp import ElasticDDP
+from spotray.train.reduction import Pipeline, ShardSum, VectorSum
 from spotray.train.world import World
+
+
+def wire_dtype_of(given: str | torch.dtype, *, ordered: bool) -> torch.dtype:
+    """What gradients are sent in, from its name or from torch's object.
+
+    Raises:
+        ConfigError: another dtype, or one that only the ordered sum knows.
+    """
+    name = str(given).removeprefix("torch.")
+    if name not in ("float32", "bfloat16"):
+        raise ConfigError(f"wire_dtype must be 'float32' or 'bfloat16', got {given!r}")
+    if name == "bfloat16" and not ordered:
+        raise ConfigError(
+            "wire_dtype='bfloat16' goes with reduction='ordered': leave it out for 'ddp'"
+        )
+    return torch.bfloat16 if name == "bfloat16" else torch.float32
 
 
 class GradientExchange:
@@ -27,9 +47,18 @@ class GradientExchange:
             unfrozen afterwards.
         riders: How many extra numbers each vector carries.
         ordered: Sum in the fixed order; else DDP sums the gradients as it likes.
+        wire_dtype: bfloat16 rounds gradients, and every sum of some, to bfloat16, with
+            the same bits at any number of workers; float32 rounds nothing.
     """
 
-    def __init__(self, modules: Iterable[nn.Module], *, riders: int, ordered: bool) -> None:
+    def __init__(
+        self,
+        modules: Iterable[nn.Module],
+        *,
+        riders: int,
+        ordered: bool,
+        wire_dtype: torch.dtype = torch.float32,
+    ) -> None:
         self._modules = list(modules)
         self._params = self._trained()
         if any(p.is_complex() for p in self._params):
@@ -43,20 +72,25 @@ class GradientExchange:
         self._base = [b.detach().clone() for b in self._buffers]
         self._ordered = ordered
         self._riders = riders
-        summed = self._params if ordered else []
-        shapes = [p.shape for p in summed] + [b.shape for b in self._buffers]
-        self._sizes = [s.numel() for s in shapes]
-        self._shapes = shapes
-        self._presence = len(summed)
-        self.length = sum(self._sizes) + self._presence + riders
+        self._shapes = [b.shape for b in self._buffers]
+        self._sizes = [shape.numel() for shape in self._shapes]
+        self._presence = len(self._params) if ordered else 0
         wide = any(t.dtype is torch.float64 for t in [*self._params, *self._buffers])
         self._dtype = torch.float64 if wide else torch.float32
+        self._wire_dtype = self._dtype if wire_dtype is torch.float32 else wire_dtype
         self._device = self._params[0].device if self._params else torch.device("cpu")
-        self._free: list[torch.Tensor] = []
-        self._sum: ShardSum | None = None
+        self._sums: _Sums | None = None  # made anew for another world
+        self._local: ShardSum | None = None  # None: no step is under way
+        self._last = False
+        self._eager = False  # gradients are taken as they come
+        self._begun = False  # some gradients of the shard under way may have been taken
+        self._present: list[bool] = []  # which parameters have one
         self._hidden: list[torch.Tensor | None] | None = None
+        if ordered:
+            for index, param in enumerate(self._params):
+                param.register_post_accumulate_grad_hook(_hook(weakref.ref(self), index))
 
-    def begin_step(self, held: range, shards: int) -> None:
+    def begin_step(self, held: range, shards: int, world: World) -> None:
         """Start a step whose shards ``held`` are this worker's."""
         trained = self._trained()
         if len(trained) != len(self._params) or any(
@@ -66,31 +100,72 @@ class GradientExchange:
                 "the models' trainable parameters changed after run.prepare(): freeze or add "
                 "them before it"
             )
-        self._sum = ShardSum(held, shards, self._free)
+        if self._sums is None or self._sums.world is not world:
+            self._sums = None  # first, so that the memory of both is never held
+            self._sums = self._new_sums(world)
+        for module in self._modules:
+            if isinstance(module, ElasticDDP):
+                module.enter(world)
+        self._local = ShardSum(held, shards, self._sums.free)
         self._take_over_assigned()
         # Loops also call zero_grad() before backward(), where it comes too early for us,
         # or never; old gradients would count once for each worker.
         self._drop_grads()
+        if self._ordered:
+            self._sums.gradients.begin_step(held, shards)
         for base, buffer in zip(self._base, self._buffers, strict=True):
             base.copy_(buffer)
 
     def begin_shard(self, *, last: bool) -> None:
         """Prepare for the forward pass of a shard; ``last`` of this worker in the step."""
+        self._last = last
         for module in self._modules:
-            if isinstance(module, DistributedDataParallel):
+            if isinstance(module, ElasticDDP):
                 module.require_backward_grad_sync = last
         if self._hidden is not None:
             for param, grad in zip(self._params, self._hidden, strict=True):
                 param.grad = grad
             self._hidden = None
 
+    def backward(self, loss: torch.Tensor, shard: int | None) -> None:
+        """Backward pass of a shard, whose gradients are taken as they come.
+
+        With the last shard their sum starts meanwhile. `collect` comes next.
+
+        Args:
+            loss: What to differentiate.
+            shard: As in `collect`.
+
+        Raises:
+            ConfigError: a gradient is sparse, or comes in parts.
+            WorldBroken: a worker was lost meanwhile.
+        """
+        if self._ordered and shard is not None and not self._stays:
+            self._begin_gradients(shard)
+            self._eager = True
+        try:
+            loss.backward()
+        finally:
+            self._eager = False
+
     @torch.no_grad()
     def abandon(self) -> None:
-        """Forget an unfinished step: its loop was left early. Its traces are removed."""
-        if self._sum is None:
+        """Forget an unfinished step: its loop was left early, or a worker was lost.
+
+        The models are left as they were at its start. Memory that a collective may
+        still write to is never used again.
+        """
+        if self._local is None or self._sums is None:
             return
-        self._free.extend(self._sum.parts.values())
-        self._sum = None
+        if self._sums.pipeline.is_idle:
+            self._sums.free.extend(self._local.parts.values())
+        else:
+            self._sums = None
+        for module in self._modules:
+            if isinstance(module, ElasticDDP):
+                module.forget()
+        self._local = None
+        self._begun = False
         self._hidden = None
         self._take_over_assigned()
         self._put_back(self._base)
@@ -108,33 +183,21 @@ class GradientExchange:
 
         Raises:
             ConfigError: a gradient is sparse.
+            WorldBroken: a worker was lost meanwhile.
         """
-        assert self._sum is not None, "begin_step comes first"
+        assert self._local is not None and self._sums is not None, "begin_step comes first"
         self._take_over_assigned()
         if shard is None:
             self._put_back(self._base)
             if self._ordered:
                 self._drop_grads()
             return
-        vector = self._free.pop() if self._free else self._vector()
-        parts = vector.split([*self._sizes, self._presence, self._riders])
+        vector = self._sums.free.pop() if self._sums.free else self._sums.rest.new()
+        parts = self._split(vector)
         if self._ordered:
-            for part, param in zip(parts, self._params, strict=False):
-                if param.grad is None:
-                    part.zero_()
-                elif param.grad.layout is not torch.strided:
-                    raise ConfigError(
-                        f"a parameter of shape {tuple(param.shape)} has a sparse gradient, which "
-                        "has no fixed place in the sum: use nn.Embedding(..., sparse=False)"
-                    )
-                else:
-                    part.view(param.shape).copy_(param.grad)
-            present = [float(p.grad is not None) for p in self._params]
-            parts[-2].copy_(torch.tensor(present, dtype=self._dtype))
-            self._drop_grads()
-        for part, buffer, base in zip(
-            parts[self._presence :], self._buffers, self._base, strict=False
-        ):
+            self._take_rest(shard)
+            parts[-2].copy_(torch.tensor(self._present, dtype=self._dtype))
+        for part, buffer, base in zip(parts, self._buffers, self._base, strict=False):
             # Counters are alike in all shards: the first one's change is the change.
             # What did not change stays as it is, also where it is infinite.
             share = weight if buffer.is_floating_point() else float(shard == 0)
@@ -142,7 +205,7 @@ class GradientExchange:
             part.view(buffer.shape).copy_(change).mul_(share)
         self._put_back(self._base)
         parts[-1].copy_(torch.tensor(riders, dtype=self._dtype))
-        self._sum.add(shard, vector)
+        self._local.add(shard, vector)
 
     @torch.no_grad()
     def hide(self) -> None:
@@ -152,32 +215,35 @@ class GradientExchange:
             self._drop_grads()
 
     @torch.no_grad()
-    def finish(self, world: World) -> list[float]:
+    def finish(self) -> list[float]:
         """Sum over all workers' shards, write gradients and buffers; the summed riders.
 
         Raises:
             WorldBroken: a worker was lost meanwhile.
         """
-        assert self._sum is not None, "begin_step comes first"
-        like = torch.empty(0, dtype=self._dtype, device=self._device)
+        assert self._local is not None and self._sums is not None, "begin_step comes first"
+        sums, local = self._sums, self._local
         if self._ordered:
-            total = ordered_sum(self._sum, length=self.length, world=world, like=like)
+            if not self._stays:
+                sums.gradients.start_all()
+            sums.pipeline.start(sums.rest, local.parts, local.shards)
+            sums.pipeline.finish()
+            total = sums.rest.total
         else:
-            total = like.new_zeros(self.length)
-            for part in self._sum.parts.values():
+            total = sums.rest.new()
+            for part in local.parts.values():
                 total.add_(part)
-            world.sum_(total)
-        parts = total.split([*self._sizes, self._presence, self._riders])
-        if self._ordered:
-            present = parts[-2].tolist()
-            for part, param, count in zip(parts, self._params, present, strict=False):
-                param.grad = part.view(param.shape).to(param.dtype, copy=True) if count else None
-        for part, buffer, base in zip(
-            parts[self._presence :], self._buffers, self._base, strict=False
-        ):
+            sums.world.sum_(total)
+        # Nothing is written before everything has come: a broken step leaves no trace.
+        parts = self._split(total)
+        if self._ordered and not self._stays:
+            totals = sums.gradients.gradients()
+            for param, grad, count in zip(self._params, totals, parts[-2].tolist(), strict=True):
+                param.grad = grad if count else None
+        for part, buffer, base in zip(parts, self._buffers, self._base, strict=False):
             buffer.copy_(base + part.view(buffer.shape).to(buffer.dtype))
-        self._free.extend(self._sum.parts.values())
-        self._sum = None
+        sums.free.extend(local.parts.values())
+        self._local = None
         riders: list[float] = parts[-1].tolist()
         return riders
 
@@ -201,8 +267,63 @@ class GradientExchange:
                 own.copy_(now)
                 module._buffers[name] = own
 
-    def _vector(self) -> torch.Tensor:
-        return torch.empty(self.length, dtype=self._dtype, device=self._device)
+    @property
+    def _stays(self) -> bool:
+        """Whether one shard is all there is: its gradients are the sum where they are."""
+        assert self._sums is not None and self._local is not None, "begin_step comes first"
+        return (
+            self._sums.world.size == 1
+            and self._local.shards == 1
+            and self._wire_dtype is self._dtype
+        )
+
+    def _new_sums(self, world: World) -> _Sums:
+        pipeline = Pipeline()
+        params = self._params if self._ordered else []
+        length = sum(self._sizes) + self._presence + self._riders
+        return _Sums(
+            world,
+            pipeline,
+            GradientSum(params, world=world, dtype=self._wire_dtype, pipeline=pipeline),
+            VectorSum(length, world=world, dtype=self._dtype, device=self._device),
+        )
+
+    def _split(self, vector: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """One part for each buffer, then presence and riders; what is behind them is unused."""
+        sizes = [*self._sizes, self._presence, self._riders]
+        return tuple(vector[: sum(sizes)].split(sizes))
+
+    def _begin_gradients(self, shard: int) -> None:
+        assert self._sums is not None, "begin_step comes first"
+        self._sums.gradients.begin_shard(shard, last=self._last)
+        self._present = [False] * len(self._params)
+        self._begun = True
+
+    def _take_rest(self, shard: int) -> None:
+        """Take the gradients that were not taken as they came; those of unused parameters."""
+        assert self._sums is not None, "begin_step comes first"
+        if self._stays:
+            self._present = [_checked(param) is not None for param in self._params]
+            return
+        if not self._begun:
+            self._begin_gradients(shard)
+        for index in reversed(range(len(self._params))):
+            if not self._sums.gradients.is_taken(index):
+                self._take(index)
+        self._begun = False
+
+    def _take(self, index: int) -> None:
+        param = self._params[index]
+        assert self._sums is not None, "begin_step comes first"
+        if self._sums.gradients.is_taken(index):
+            raise ConfigError(
+                f"a parameter of shape {tuple(param.shape)} got its gradient in several parts, of "
+                "which the first is on its way already: with torch.utils.checkpoint, give it "
+                "use_reentrant=False"
+            )
+        grad, param.grad = _checked(param), None
+        self._present[index] = grad is not None
+        self._sums.gradients.take(index, grad)
 
     def _put_back(self, values: Sequence[torch.Tensor]) -> None:
         for buffer, value in zip(self._buffers, values, strict=True):
@@ -211,6 +332,40 @@ class GradientExchange:
     def _drop_grads(self) -> None:
         for param in self._params:
             param.grad = None
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """The sums of one world, in the memory that they keep."""
+
+    world: World
+    pipeline: Pipeline
+    gradients: GradientSum
+    rest: VectorSum  # buffers, presence, riders
+    free: list[torch.Tensor] = field(default_factory=list)  # vectors of `rest`
+
+
+def _hook(exchange: weakref.ref[GradientExchange], index: int) -> Callable[[torch.Tensor], None]:
+    """What a parameter does when its gradient has come; it may outlive the exchange."""
+
+    def taken(param: torch.Tensor) -> None:
+        del param
+        alive = exchange()
+        if alive is not None and alive._eager:
+            alive._take(index)
+
+    return taken
+
+
+def _checked(param: nn.Parameter) -> torch.Tensor | None:
+    """The parameter's gradient, which must have a place for each element."""
+    grad = param.grad
+    if grad is not None and grad.layout is not torch.strided:
+        raise ConfigError(
+            f"a parameter of shape {tuple(param.shape)} has a sparse gradient, which "
+            "has no fixed place in the sum: use nn.Embedding(..., sparse=False)"
+        )
+    return grad
 
 
 def _owned_buffers(modules: Iterable[nn.Module]) -> list[tuple[nn.Module, str, torch.Tensor]]:

@@ -15,14 +15,20 @@ halves, or the left half alone where the right one is empty.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
 from spotray.train.order import shard_range
-from spotray.train.world import World
+from spotray.train.world import Pending, World
 
 Node = tuple[int, int]  # (start, size)
+
+ALIGNED = 16  # elements: views begin where a fresh tensor could, whatever lies before them
+_LAG = 1  # sums that start before the first one's chunk is finished; the same on all workers
 
 
 def subtrees(held: range, shards: int) -> Iterator[Node]:
@@ -36,19 +42,60 @@ def subtrees(held: range, shards: int) -> Iterator[Node]:
         start = min(start + size, shards)
 
 
-def tree_sum(parts: Mapping[Node, torch.Tensor], shards: int) -> torch.Tensor:
-    """Value of the whole tree from the values of nodes that cover all its leaves."""
+def tree_sum(
+    parts: Mapping[Node, torch.Tensor], shards: int, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Value of the whole tree from the values of nodes that cover all its leaves.
 
-    def value(start: int, size: int) -> torch.Tensor:
+    Args:
+        parts: The values; their memory is used for what lies between them and the sum.
+        shards: Leaves of the tree.
+        out: Where the sum goes; by default into one of the parts.
+    """
+
+    def value(start: int, size: int, out: torch.Tensor | None = None) -> torch.Tensor:
         known = parts.get((start, size))
         if known is not None:
-            return known
+            return known if out is None else out.copy_(known)
         half = size // 2
         if start + half >= shards:
-            return value(start, half)
-        return value(start, half) + value(start + half, half)
+            return value(start, half, out)
+        left, right = value(start, half), value(start + half, half)
+        return torch.add(left, right, out=left if out is None else out)
 
-    return value(0, 1 << max(shards - 1, 0).bit_length())
+    return value(0, 1 << max(shards - 1, 0).bit_length(), out)
+
+
+@dataclass(frozen=True)
+class Merge:
+    """What becomes of a shard's value: the subtrees to its left are added to it in turn."""
+
+    lefts: tuple[Node, ...]  # each completes a larger subtree: left + value
+    node: Node  # whose value comes out
+    is_subtree: bool  # nothing of this worker is added to that any more
+
+
+@lru_cache(maxsize=64)
+def merges(held: range, shards: int) -> Mapping[int, Merge]:
+    """For each shard of a worker, which subtrees are complete with it.
+
+    Shards come in ascending order, and what came out of earlier ones is the left part
+    of what is to come. In the end the values of `subtrees` are left.
+    """
+    want = set(subtrees(held, shards))
+    found: dict[int, Merge] = {}
+    for shard in held:
+        start, size = shard, 1
+        lefts: list[Node] = []
+        while (start, size) not in want:
+            if start % (2 * size):
+                start -= size
+                lefts.append((start, size))
+            elif start + size < shards:
+                break  # the sibling is still to come
+            size *= 2  # also where the right half is empty
+        found[shard] = Merge(tuple(lefts), (start, size), (start, size) in want)
+    return found
 
 
 class ShardSum:
@@ -62,69 +109,179 @@ class ShardSum:
         self.held = held
         self._free = free if free is not None else []
         self.shards = shards
-        self._want = set(subtrees(held, shards))
+        self._merges = merges(held, shards)
         self.parts: dict[Node, torch.Tensor] = {}
 
     def add(self, shard: int, vector: torch.Tensor) -> None:
         """Add a shard's vector; shards come in ascending order. Takes the vector over."""
-        node = (shard, 1)
-        while node not in self._want:
-            start, size = node
-            if start % (2 * size) == 0 and start + size >= self.shards:
-                node = (start, 2 * size)  # the right half is empty
-                continue
-            left = (start - size, size)
-            if start % (2 * size) == 0 or left not in self.parts:
-                break  # the sibling is still to come
+        merge = self._merges[shard]
+        for left in merge.lefts:
             self._free.append(vector)
             vector = self.parts.pop(left).add_(vector)
-            node = (start - size, 2 * size)
-        self.parts[node] = vector
+        self.parts[merge.node] = vector
 
 
-def ordered_sum(local: ShardSum, *, length: int, world: World, like: torch.Tensor) -> torch.Tensor:
-    """Sum over all workers' shards, the same bits on every worker and at every world size.
+class VectorSum:
+    """The sum over all workers' shards of vectors of one length, in memory that is kept.
 
-    Args:
-        local: This worker's shards, all added.
-        length: Elements of one vector.
-        world: The workers; each holds its `shard_range`.
-        like: A tensor with the vectors' dtype and device.
+    A sum takes three calls, the same on all workers: `start`, where this worker's
+    subtrees leave; `turn`, where its chunk is summed and leaves; `wait`. Several sums may
+    be under way if all workers make these calls in the same order (`Pipeline`).
 
-    Returns:
-        Shape ``(length,)``.
-
-    Raises:
-        WorldBroken: a worker was lost meanwhile.
+    After a lost peer the memory may still be written to, so the object must be forgotten.
     """
-    if world.size == 1:
-        return tree_sum(local.parts, local.shards)
-    nodes = [
-        list(subtrees(shard_range(local.shards, world_size=world.size, rank=rank), local.shards))
-        for rank in range(world.size)
+
+    def __init__(
+        self, length: int, *, world: World, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.length = length
+        self._world = world
+        self._chunk = _aligned(-(-length // world.size))
+        self._dtype = dtype
+        self._device = device
+        self.total = self.new()  # (world.size * chunk,), the first `length` are the sum
+        self._received: list[torch.Tensor] = []  # one for each turn of the all-to-all
+        self._parts: dict[Node, torch.Tensor] = {}
+        self._shards = 0
+        self._pending: list[Pending] = []
+
+    def new(self) -> torch.Tensor:
+        """A vector as `start` takes it: longer than ``length``, so that it can be cut evenly."""
+        size = self._world.size * self._chunk
+        return torch.zeros(size, dtype=self._dtype, device=self._device)
+
+    def start(self, parts: Mapping[Node, torch.Tensor], shards: int) -> None:
+        """Send this worker's subtrees, as vectors that `new` made, to the chunks' owners.
+
+        They, and `total`, must be left alone until `wait` is back.
+
+        Raises:
+            WorldBroken: a worker was lost meanwhile.
+        """
+        world = self._world
+        self._shards = shards
+        if world.size == 1:
+            (part,) = parts.values()
+            if part is not self.total:
+                self.total.copy_(part)
+            return
+        nodes = _nodes_by_rank(shards, world.size)
+        mine = nodes[world.rank]
+        self._parts = {}
+        item = self.total.element_size()
+        # One turn for each worker's first subtree, one for the second, and so on: a
+        # subtree's vector is then sent as it lies in memory.
+        for turn in range(max(len(theirs) for theirs in nodes)):
+            senders = [rank for rank, theirs in enumerate(nodes) if turn < len(theirs)]
+            received = self._room(turn, len(senders))
+            for i, rank in enumerate(senders):
+                row = received[i * self._chunk : (i + 1) * self._chunk]
+                self._parts[nodes[rank][turn]] = row
+            each = self._chunk * item
+            sends = turn < len(mine)
+            self._pending.append(
+                world.start_all_to_all(
+                    received.view(torch.uint8),
+                    (parts[mine[turn]] if sends else self.total[:0]).view(torch.uint8),
+                    [each if turn < len(theirs) else 0 for theirs in nodes],
+                    [each if sends else 0] * world.size,
+                )
+            )
+
+    def turn(self) -> None:
+        """Sum this worker's chunk and send it to all.
+
+        Raises:
+            WorldBroken: a worker was lost meanwhile.
+        """
+        world = self._world
+        if world.size == 1:
+            return
+        self._wait()
+        chunks = self.total.view(world.size, self._chunk)
+        tree_sum(self._parts, self._shards, out=chunks[world.rank])
+        self._pending = world.start_gather_in_place(chunks.view(torch.uint8))
+
+    def wait(self) -> torch.Tensor:
+        """The sum, shape ``(length,)``; valid until the next `start`.
+
+        Raises:
+            WorldBroken: a worker was lost meanwhile.
+        """
+        self._wait()
+        return self.total[: self.length]
+
+    def renew_total(self) -> None:
+        """Leave `total` to whoever still holds it, and take new memory for the next sum."""
+        self.total = self.new()
+
+    def _wait(self) -> None:
+        for pending in self._pending:
+            pending.wait()
+        self._pending = []
+
+    def _room(self, turn: int, rows: int) -> torch.Tensor:
+        if turn == len(self._received):
+            self._received.append(torch.empty(0, dtype=self._dtype, device=self._device))
+        if self._received[turn].numel() < rows * self._chunk:
+            self._received[turn] = torch.empty(
+                rows * self._chunk, dtype=self._dtype, device=self._device
+            )
+        return self._received[turn][: rows * self._chunk]
+
+
+class Pipeline:
+    """Several sums under way, whose collectives start in one order on all workers."""
+
+    def __init__(self) -> None:
+        self._started: deque[VectorSum] = deque()
+        self._turned: list[VectorSum] = []
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no sum is under way."""
+        return not self._started and not self._turned
+
+    def start(self, one: VectorSum, parts: Mapping[Node, torch.Tensor], shards: int) -> None:
+        """Start a sum, and finish the chunk of one that started earlier.
+
+        Raises:
+            WorldBroken: a worker was lost meanwhile.
+        """
+        self._started.append(one)  # first: what may have started must be forgotten if lost
+        one.start(parts, shards)
+        if len(self._started) > _LAG:
+            self._turn()
+
+    def finish(self) -> None:
+        """Wait until all sums are done.
+
+        Raises:
+            WorldBroken: a worker was lost meanwhile.
+        """
+        while self._started:
+            self._turn()
+        for one in self._turned:
+            one.wait()
+        self._turned.clear()
+
+    def _turn(self) -> None:
+        one = self._started.popleft()
+        self._turned.append(one)
+        one.turn()
+
+
+@lru_cache(maxsize=64)
+def _nodes_by_rank(shards: int, world_size: int) -> Sequence[Sequence[Node]]:
+    """The subtrees that each worker holds."""
+    return [
+        list(subtrees(shard_range(shards, world_size=world_size, rank=rank), shards))
+        for rank in range(world_size)
     ]
-    chunk = -(-length // world.size)
-    mine = nodes[world.rank]
-    # Rows by destination: what goes to rank r is its chunk of each of my subtrees.
-    send = like.new_zeros((world.size, len(mine), chunk))
-    for k, node in enumerate(mine):
-        flat = local.parts[node]
-        full = length // chunk
-        send[:full, k].copy_(flat[: full * chunk].view(full, chunk))
-        if full < world.size:
-            send[full, k, : length - full * chunk].copy_(flat[full * chunk :])
-    counts = [len(theirs) * chunk for theirs in nodes]
-    received = like.new_empty(sum(counts))
-    world.all_to_all(received, send.view(-1), counts, [len(mine) * chunk] * world.size)
-    parts: dict[Node, torch.Tensor] = {}
-    offset = 0
-    for theirs in nodes:
-        for node in theirs:
-            parts[node] = received[offset : offset + chunk]
-            offset += chunk
-    total = like.new_empty(world.size * chunk)
-    world.all_gather(total, tree_sum(parts, local.shards).contiguous())
-    return total[:length]
+
+
+def _aligned(length: int) -> int:
+    return -(-length // ALIGNED) * ALIGNED
 
 
 def _normal(start: int, size: int, shards: int) -> Node:

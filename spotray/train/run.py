@@ -13,13 +13,13 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 
 from spotray.errors import ConfigError, JournalError, StateMismatch, WorldBroken
 from spotray.events import EpochAudited, Reported, TrainingDone, Warned
 from spotray.train import session as session_module
 from spotray.train.capture import Captured
+from spotray.train.ddp import ElasticDDP
 from spotray.train.determinism import use_deterministic_kernels
 from spotray.train.gradients import GradientExchange, wire_dtype_of
 from spotray.train.keeper import Keeper, Wish
@@ -412,13 +412,9 @@ class Run:
             one.to(self._world.device)
             name = _name("model", parts)
             parts[name] = self._models[name] = one
-            if self.reduction == "ddp" and self._world.size > 1:
-                return DistributedDataParallel(
-                    one,
-                    process_group=self._world.group,
-                    forward_sync_buffers=False,  # buffers go with the step's vector
-                    find_unused_parameters=self._find_unused_parameters,
-                )
+            if self.reduction == "ddp":
+                unused = self._find_unused_parameters
+                return ElasticDDP(one, self._world, find_unused_parameters=unused)
             return one
         if isinstance(one, torch.optim.Optimizer):
             parts[_name("optimizer", parts)] = one

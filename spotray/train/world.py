@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -85,6 +85,7 @@ class World:
         self.host_group = host_group
         self.io_group = io_group
         self._failed = ""
+        self._on_fail: list[Callable[[str], None]] = []
 
     @classmethod
     def from_process_group(
@@ -120,6 +121,12 @@ class World:
         if self.group is not None and self.device.type == "cuda":
             # NCCL's work only enters a stream; ending the communicator ends the wait.
             self.group._get_backend(self.device).abort()
+        for tell in self._on_fail:
+            tell(why)
+
+    def on_fail(self, tell: Callable[[str], None]) -> None:
+        """Call ``tell`` with the reason when this world is failed; for who waits elsewhere."""
+        self._on_fail.append(tell)
 
     def start_all_to_all(
         self,

@@ -26,13 +26,13 @@ def step(
 ) -> list[float]:
     """One step of ``SHARDS`` shards of equal weight; ``loss(shard)`` is its mean loss."""
     held = shard_range(SHARDS, world_size=world.size, rank=world.rank)
-    exchange.begin_step(held, SHARDS)
+    exchange.begin_step(held, SHARDS, world)
     for shard in held:
         exchange.begin_shard(last=shard == held[-1])
         (loss(shard) / SHARDS).backward()
         exchange.collect(shard, weight=1 / SHARDS, riders=riders)
         exchange.hide()
-    return exchange.finish(world)
+    return exchange.finish()
 
 
 def samples(shard: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -181,7 +181,7 @@ def test_parameters_that_change_after_prepare_are_told(change: str) -> None:
     else:
         model.append(nn.Linear(2, 2))
     with pytest.raises(ConfigError, match=r"changed after run\.prepare\(\): freeze or add"):
-        exchange.begin_step(range(1), 1)
+        exchange.begin_step(range(1), 1, World())
 
 
 def test_parameters_frozen_before_prepare_keep_their_values_and_get_no_gradient() -> None:
@@ -271,7 +271,7 @@ def test_a_shard_for_show_leaves_no_trace() -> None:
     torch.manual_seed(0)
     model = Peculiar()
     exchange = GradientExchange([model], riders=1, ordered=True)
-    exchange.begin_step(range(0), 1)
+    exchange.begin_step(range(0), 1, World())
     before = everything(model)
     exchange.begin_shard(last=True)
     (model(samples(0, 5, 6)).square().mean() * 0).backward()
@@ -287,7 +287,7 @@ def test_an_abandoned_step_leaves_no_trace_in_the_next_one(ordered: bool) -> Non
         model = Peculiar()
         exchange = GradientExchange([model], riders=1, ordered=ordered)
         if abandoned:
-            exchange.begin_step(range(SHARDS), SHARDS)
+            exchange.begin_step(range(SHARDS), SHARDS, World())
             exchange.begin_shard(last=False)
             (model(samples(7, 5, 6)).square().mean() / SHARDS).backward()
             exchange.collect(0, weight=1 / SHARDS, riders=[1.0])

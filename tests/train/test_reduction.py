@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotray.train.order import shard_range
-from spotray.train.reduction import ShardSum, ordered_sum, subtrees, tree_sum
+from spotray.train.reduction import Pipeline, ShardSum, VectorSum, subtrees, tree_sum
 from spotray.train.world import World
 from tests.train.workers import WorkerPool
 
@@ -87,18 +87,23 @@ def test_one_workers_sum_keeps_a_logarithm_of_buffers(shards: int) -> None:
 
 
 def sums_of(world: World, cases: list[list[list[float]]]) -> list[bytes]:
-    """For each case, a vector per shard, the sum over all workers."""
-    results = []
+    """For each case, a vector per shard, the sum over all workers; all under way at once."""
+    sums = []
+    pipeline = Pipeline()
     for vectors in cases:
+        length = len(vectors[0])
         held = shard_range(len(vectors), world_size=world.size, rank=world.rank)
         local = ShardSum(held, len(vectors))
+        one = VectorSum(length, world=world, dtype=torch.float32, device=torch.device("cpu"))
         for shard in held:
-            local.add(shard, torch.tensor(vectors[shard], dtype=torch.float32))
-        like = torch.empty(0, dtype=torch.float32)
-        total = ordered_sum(local, length=len(vectors[0]), world=world, like=like)
-        assert total.shape == (len(vectors[0]),)
-        results.append(bits(total))
-    return results
+            vector = one.new()
+            vector[:length] = torch.tensor(vectors[shard], dtype=torch.float32)
+            local.add(shard, vector)
+        pipeline.start(one, local.parts, local.shards)
+        sums.append(one)
+    pipeline.finish()
+    assert pipeline.is_idle
+    return [bits(one.total[: one.length]) for one in sums]
 
 
 def case(shards: int, length: int, seed: int) -> list[list[float]]:
