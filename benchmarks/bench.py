@@ -218,7 +218,7 @@ def bars(path: Path, given: Sequence[Bar], *, title: str, unit: str, log_scale: 
             position += 1
     axes.set_yticks([at for at, _ in ticks], [label for _, label in ticks])
     axes.set_ylim(position - 0.4, -0.6)
-    most = max([*totals, floor])
+    most = max([*totals, 2 * floor])
     if log_scale:
         axes.set_xscale("log")
         axes.set_xlim(floor, floor * (most / floor) ** 1.2)
