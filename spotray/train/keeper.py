@@ -132,7 +132,6 @@ class Keeper:
 
         Raises:
             StateMismatch: the newest state belongs to another job.
-            ConfigError: two snapshots do not fit into the node's memory.
         """
         started = time.perf_counter()
         captured = self._state.capture()
