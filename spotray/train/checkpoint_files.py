@@ -28,6 +28,7 @@ from spotray.train.capture import Captured
 
 SKELETON = "~skeleton"  # the skeleton's bytes travel as one more tensor
 _PIECE_BYTES = 1 << 20  # what goes out at once under a limit
+_LONGEST_WAIT_S = 86400.0  # that a limit leads to; threading knows no longer ones than ages
 
 
 def read_checkpoint(folder: Store, manifest: Manifest | None = None) -> Captured:
@@ -86,21 +87,31 @@ def reason(exc: BaseException) -> str:
 class Pace:
     """Holds a stream to some bytes a second, and ends it when its checkpoint is given up."""
 
-    def __init__(self, bytes_per_s: float | None, given_up: threading.Event) -> None:
+    def __init__(self, bytes_per_s: float | None = None) -> None:
         self._bytes_per_s = bytes_per_s
-        self._given_up = given_up
+        self._no_more_waiting = threading.Event()
+        self._is_given_up = False
         self._began = time.monotonic()
         self._bytes = 0
+
+    def lift(self) -> None:
+        """No limit any more: somebody waits for the end."""
+        self._no_more_waiting.set()
+
+    def give_up(self) -> None:
+        """Let the next piece raise `FencedOut`."""
+        self._is_given_up = True
+        self._no_more_waiting.set()
 
     def pieces(self, data: memoryview) -> Iterator[memoryview]:
         """The data in pieces; each comes when those before it are paid for in time."""
         at_once = len(data) if self._bytes_per_s is None else _PIECE_BYTES
         for start in range(0, len(data), max(at_once, 1)):
             piece = data[start : start + at_once]
-            wait_s = 0.0
             if self._bytes_per_s is not None:
-                wait_s = self._began + self._bytes / self._bytes_per_s - time.monotonic()
-            if self._given_up.wait(max(wait_s, 0.0)):
+                due = self._began + self._bytes / self._bytes_per_s
+                self._no_more_waiting.wait(min(max(due - time.monotonic(), 0.0), _LONGEST_WAIT_S))
+            if self._is_given_up:
                 raise FencedOut("the workers that began it are no longer together")
             self._bytes += len(piece)
             yield piece
@@ -118,7 +129,7 @@ class FilesOnStore(FileSystemBase):
     ) -> None:
         self._store = store
         self._expected = expected
-        self._pace = pace or Pace(None, threading.Event())
+        self._pace = pace or Pace()
         self.written: dict[str, tuple[int, str]] = {}  # name -> size in bytes, SHA-256
 
     @contextmanager

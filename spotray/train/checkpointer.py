@@ -92,6 +92,7 @@ class Checkpointer:
         self._last = (-1, 0)  # step, and how often it was written
         self._writing: threading.Thread | None = None
         self._outcome: Committed | Exception | None = None
+        self._pace = Pace()  # of what is being written
         self._abandoned = threading.Event()
 
     @property
@@ -128,6 +129,7 @@ class Checkpointer:
         began = time.perf_counter() if began is None else began
         attempt = self._last[1] + 1 if self._last[0] == step else 1
         self._last = (step, attempt)
+        self._pace = Pace(None if hurry or final else self._bytes_per_s)
         copy = self._stage(_part(captured, rank=self._world.rank, size=self._world.size))
         job = _Job(
             name=manifests.folder_name(step, self._world.generation, attempt),
@@ -137,7 +139,7 @@ class Checkpointer:
             epoch=epoch,
             extra={"final": final, "metrics": dict(metrics or {})},
             size_bytes=captured.size_bytes,
-            pace=Pace(None if hurry or final else self._bytes_per_s, self._abandoned),
+            pace=self._pace,
             began=began,
             blocked_s=time.perf_counter() - began,
         )
@@ -162,7 +164,8 @@ class Checkpointer:
         return HostCopy((self._staged[name], tensor) for name, tensor in mine.items())
 
     def wait(self) -> None:
-        """Return when no checkpoint is being written."""
+        """Return when no checkpoint is being written; no limit of bandwidth holds any more."""
+        self._pace.lift()
         if self._writing is not None:
             self._writing.join()
             self._writing = None
@@ -173,6 +176,7 @@ class Checkpointer:
         Its thread is not waited for: it may hang in a collective until its group ends.
         """
         self._abandoned.set()
+        self._pace.give_up()
         self._writing = None
 
     def outcome(self) -> Committed | Exception | None:

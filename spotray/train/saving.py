@@ -84,6 +84,8 @@ class Saver:
         moved = world.local_rank != self._world.local_rank
         self._world = world
         if self.checkpoints is not None:
+            if self.checkpoints.is_busy:
+                self.hurry_checkpoint()  # losses that come often must not outrun every one
             self.checkpoints.abandon()
             self.checkpoints = self._checkpointer()
         if self.slots is not None and moved:

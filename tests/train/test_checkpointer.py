@@ -322,7 +322,9 @@ def seconds_to_write(folder: Path, *, bytes_per_s: float | None, **how: bool) ->
     )
     captured = take_apart({"a": torch.zeros(2**19), "b": torch.zeros(2**19)})  # 4 MiB
     checkpoints.start(captured, step=1, epoch=0, **how)
-    checkpoints.wait()
+    thread = checkpoints._writing
+    assert thread is not None
+    thread.join()  # and not wait(), which lifts the limit
     done = checkpoints.outcome()
     assert isinstance(done, Committed)
     return done.seconds
@@ -335,6 +337,22 @@ def test_a_limit_of_bandwidth_is_obeyed_but_not_while_training_waits(tmp_path: P
     assert limited_s >= 3 * 2**20 / limit
     assert seconds_to_write(tmp_path / "b", bytes_per_s=1.0, hurry=True) < 3600
     assert seconds_to_write(tmp_path / "c", bytes_per_s=1.0, final=True) < 3600
+
+
+def test_who_waits_for_a_slow_write_lifts_its_limit(tmp_path: Path) -> None:
+    checkpoints = Checkpointer(
+        Store.at(tmp_path),
+        World(),
+        run_id="r",
+        keep=Retention(),
+        on_rejected=lambda name, why: None,
+        bytes_per_s=1.0,
+    )
+    for step in (1, 2):
+        checkpoints.start(take_apart({"a": torch.zeros(2**20)}), step=step, epoch=0)
+        assert checkpoints.is_busy
+    checkpoints.wait()
+    assert [step for step, _ in manifests.list_checkpoints(Store.at(tmp_path))] == [2, 1]
 
 
 def test_a_slow_write_ends_when_it_is_given_up(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from spotray.train.snapshot import SnapshotSlots
 from spotray.train.state import TrainState
 from spotray.train.world import World
 from tests.train.jobs import Memory
+from tests.train.test_checkpointer import WaitingStore
 from tests.train.test_keeper import Box, Script, events
 
 
@@ -275,12 +277,18 @@ def test_where_the_room_of_a_node_ends_training_goes_on(tmp_path: Path) -> None:
 def test_among_other_workers_an_old_checkpoint_is_given_up_and_new_ones_are_written(
     tmp_path: Path,
 ) -> None:
-    saver, session, _ = saver_in(tmp_path, world=World(generation=1))
+    reached, let_through = threading.Event(), threading.Event()
+    store = WaitingStore(str(tmp_path / "store"), reached, let_through)
+    saver, session, _ = saver_in(tmp_path, world=World(generation=1), store=store)
     old = saver.checkpoints
     assert old is not None
     saver.start_checkpoint(1, 0)
     thread = old._writing
+    assert reached.wait(30)
+    assert not saver.wants_checkpoint()
     saver.enter(World(generation=2))
+    assert saver.wants_checkpoint(), "it would wait for an interval more"
+    let_through.set()
     assert thread is not None
     thread.join(30)
     assert not saver.collect()
