@@ -28,6 +28,7 @@ from spotray.ledger.journal import JournalWriter
 from spotray.storage import Store
 from spotray.train.config import SpotConfig
 from spotray.train.coordinator import Coordinator
+from spotray.train.lease import Lease
 from spotray.train.live import GaveWay, LiveTraining
 from spotray.train.live_coordinator import LiveCoordinator
 from spotray.train.live_worker import LiveJob
@@ -113,7 +114,8 @@ class ElasticTrainer:
             (readable by `torch.distributed.checkpoint`).
 
         Raises:
-            ConfigError: the storage cannot be written, or an input of the loop is wrong.
+            ConfigError: the storage cannot be written, a job of this name is running, or
+                an input of the loop is wrong.
             StateMismatch: a job of this name trained another model or batch size.
             ray.train.TrainingFailedError: the training function failed.
         """
@@ -126,6 +128,12 @@ class ElasticTrainer:
         name = str(self.run_config.name)
         cluster_journal = self.spot.cluster_journal or os.environ.get("SPOTRAY_JOURNAL", "")
         coordinator = self._start_coordinator(store, writes_nodes=not cluster_journal)
+        lease = Lease(store, name)
+        try:
+            lease.take()
+        except ConfigError:
+            _end_coordinator(coordinator)
+            raise
         journal = JournalWriter(store.child("journal"), writer=f"driver-{int(time.time() * 1000)}")
         low, high = _workers(self.scaling_config)
         journal.append(
@@ -167,6 +175,7 @@ class ElasticTrainer:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGINT, on_interrupt)
             _end_coordinator(coordinator)
+            lease.give_back()
             journal.append(JobEnded(at_s=time.time(), job=name, status=status, why=why))
             try:
                 journal.close()
