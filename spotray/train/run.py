@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LRScheduler
 
 from spotray.errors import ConfigError, JournalError, StateMismatch, WorldBroken
@@ -34,7 +35,7 @@ from spotray.train.loader import (
 from spotray.train.member import LeftJob, Reenter
 from spotray.train.optim import ElasticGradScaler, ElasticOptimizer, ElasticScheduler
 from spotray.train.order import BatchPlan, check_batch_sizes
-from spotray.train.session import Session
+from spotray.train.session import LiveUnsupported, Session
 from spotray.train.state import Stateful, TrainState, weights_sha256
 from spotray.train.world import World, peers
 
@@ -409,6 +410,9 @@ class Run:
     def _adopt(self, one: Any, parts: dict[str, Stateful]) -> Any:
         """Register one object of ``prepare`` and return what stands for it in the loop."""
         if isinstance(one, nn.Module):
+            if any(isinstance(p, DTensor) for p in one.parameters()):
+                if self._session is not None and self._session.member is not None:
+                    raise LiveUnsupported("the model is sharded: no worker holds all of its state")
             one.to(self._world.device)
             name = _name("model", parts)
             parts[name] = self._models[name] = one
