@@ -222,6 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             object_store_memory=200 * 2**20,
             runtime_env={"env_vars": {"PYTHONPATH": str(bench.ROOT)}},
         )
+        bench.end_like_ctrl_c()  # Ray has put a handler of its own there
         TorchTrainer(
             measure,
             train_loop_config=config,
@@ -245,11 +246,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(shm, ignore_errors=True)
     rows = rows_of([line for line in told if "say" not in line], systems)
-    bench.write_rows(arguments.json, rows)
+    if rows:  # a run that was interrupted early leaves those of the last one
+        bench.write_rows(arguments.json, rows)
     print(summary(rows))
     print(bench.machine())
     drawn = arguments.json.with_suffix(".svg")
-    print(f"rows: {arguments.json}" + (f", picture: {drawn}" if picture(drawn, rows) else ""))
+    if rows:
+        print(f"rows: {arguments.json}" + (f", picture: {drawn}" if picture(drawn, rows) else ""))
     return 0 if finished else 130
 
 
