@@ -17,8 +17,9 @@ from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LRScheduler
 
 from spotray.errors import ConfigError, JournalError, StateMismatch, WorldBroken
-from spotray.events import EpochAudited, Reported, TrainingDone, Warned
+from spotray.events import Reported, TrainingDone, Warned
 from spotray.train import session as session_module
+from spotray.train.audit import Tally
 from spotray.train.capture import Captured
 from spotray.train.ddp import ElasticDDP
 from spotray.train.determinism import use_deterministic_kernels
@@ -43,7 +44,6 @@ log = logging.getLogger(__name__)
 
 _REST_STREAM = 3  # random numbers drawn between epochs
 _STEP_STREAM = 4  # and between a step's last backward pass and the next batch
-_KEPT_VERDICTS = 16  # epochs whose audit is part of the state
 _NAMED_RIDERS = 3 + len(Wish.FIELDS)  # loss, samples, step, wishes
 _STEP_CYCLE = 1024  # steps are compared modulo this: the sum over shards stays exact
 
@@ -195,7 +195,7 @@ class Run:
             lacking = "model" if not self._models else "dataset"
             raise ConfigError(f"run.prepare() got no {lacking}: training needs both")
         audits = self._session is not None and self._session.spot.audit_samples
-        tally = _Tally(self._source.plan.length) if audits else None
+        tally = Tally(self._source.plan.length) if audits else None
         if tally is not None:
             parts["audit"] = tally
         exchange = GradientExchange(
@@ -593,7 +593,9 @@ class Run:
         session = self._session
         assert session is not None and session.member is not None, "only live workers change it"
         self._world = session.world = world
-        session.member.speaks = world.rank == 0
+        spoke, session.member.speaks = session.member.speaks, world.rank == 0
+        if session.member.speaks and not spoke and self._ready.tally is not None:
+            self._tell_audits(self._ready.tally)  # who spoke before may not have come to it
         if session.member.assignment is not None:
             session.reached_step = session.member.assignment.reached_step
         self._ready.keeper.enter(world)
@@ -647,7 +649,8 @@ class Run:
         self.step += 1
         ends_epoch = self._step_in_epoch == ready.source.plan.steps_per_epoch
         if ends_epoch and ready.tally is not None:
-            self._audit(ready.tally, ready.source.plan)
+            ready.tally.judge(self.epoch, ready.source.plan, drop_last=self._drop_last)
+            self._tell_audits(ready.tally, last=1)
         wish = self._wish
         self._meeting(
             lambda: ready.keeper.step_done(
@@ -656,35 +659,11 @@ class Run:
             meet=bool(wish.stop),
         )
 
-    def _audit(self, tally: _Tally, plan: BatchPlan) -> None:
-        """Judge the counts of the epoch that ends, and begin anew."""
-        due = plan.length
-        if self._drop_last:
-            due = plan.steps_per_epoch * plan.global_batch_size
-        counts = tally.counts
-        once = int((counts == 1).sum()) == due and int(counts.sum()) == due
-        tally.verdicts.append([self.epoch, once, int(counts.max()), int(counts.min())])
-        del tally.verdicts[:-_KEPT_VERDICTS]
-        if not once:
-            used = f"{int(counts.min())} to {int(counts.max())}"
-            log.error("epoch %d: samples were used %s times, not once", self.epoch, used)
-        counts.zero_()
-        self._tell_audits(tally, last=1)
-
-    def _tell_audits(self, tally: _Tally, *, last: int = 0) -> None:
+    def _tell_audits(self, tally: Tally, *, last: int = 0) -> None:
         """Journal the last verdicts, by default all that are kept."""
         assert self._session is not None, "only a session asks for an audit"
-        for epoch, once, most, fewest in tally.verdicts[-last:]:
-            self._session.journal.append(
-                EpochAudited(
-                    at_s=time.time(),
-                    epoch=int(epoch),
-                    samples=len(tally.counts),
-                    exactly_once=bool(once),
-                    most=int(most),
-                    fewest=int(fewest),
-                )
-            )
+        for event in tally.told()[-last:]:
+            self._session.journal.append(event)
 
 
 @dataclass(frozen=True)
@@ -694,7 +673,7 @@ class _Prepared:
     source: ShardSource
     exchange: GradientExchange
     keeper: Keeper
-    tally: _Tally | None
+    tally: Tally | None
 
 
 @dataclass(frozen=True)
@@ -747,36 +726,6 @@ class _Position:
         assert run._source is not None
         values = (run.global_batch_size, run.micro_batch_size, run.seed, run._source.plan.length)
         return dict(zip(self._FIXED, values, strict=True))
-
-
-class _Tally:
-    """Counts how often each sample was used in this epoch, in the steps that count.
-
-    It is part of the state, so that it goes back with the weights.
-    """
-
-    def __init__(self, samples: int) -> None:
-        self.counts = torch.zeros(samples, dtype=torch.int32)
-        self.verdicts: list[list[int | bool]] = []  # epoch, exactly once, most, fewest uses
-
-    def uses(self, shard: Shard) -> list[float]:
-        """One number per sample: uses in this shard."""
-        used = torch.zeros(len(self.counts))
-        if shard.real:
-            used.index_add_(0, torch.from_numpy(shard.ids), torch.ones(len(shard.ids)))
-        numbers: list[float] = used.tolist()
-        return numbers
-
-    def add(self, uses: list[float]) -> None:
-        """Add a whole step's uses, summed over all workers."""
-        self.counts += torch.tensor(uses).round().to(torch.int32)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"counts": self.counts, "verdicts": self.verdicts}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.counts.copy_(state_dict["counts"])
-        self.verdicts = list(state_dict["verdicts"])
 
 
 def _teller(session: Session | None) -> Callable[[str], None]:
