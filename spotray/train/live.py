@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.2
 _CALL_S = 10.0
 _SEEN_S = 3.0  # after which Ray's view of a node's free resources knows of a new actor
+_AVOID_S = 15.0  # a node whose worker fell silent: it may be frozen, and Ray slow to see it
+_PLACE_EVERY_S = 0.5  # between two looks at Ray's nodes for room
 _END_S = 15.0  # for all workers to end after the job is done
 _TELL_EVERY_S = 30.0
 
@@ -68,6 +70,8 @@ class LiveTraining:
         self._request = ResourceRequest(scaling_config, requester=f"spotray-{name}-{time.time()}")
         self._workers: dict[str, _Started] = {}
         self._numbers = itertools.count()
+        self._avoid: dict[str, float] = {}  # node id -> until then, monotonic
+        self._placed_at = float("-inf")
         self._told_at = float("-inf")
 
     def run(self) -> tuple[Mapping[str, Any], str | None] | GaveWay:
@@ -166,17 +170,20 @@ class LiveTraining:
                 log.warning("worker %s was thrown out: ended", name)
                 ray.kill(worker.actor)
                 del self._workers[name]
+                self._avoid[worker.node_id] = now + _AVOID_S
 
     def _start_missing(self, view: View) -> None:
         """Start workers on free nodes, up to what is useful."""
         leaving = set(view.leaving_nodes)
         staying = sum(w.node_id not in leaving for w in self._workers.values())
         missing = min(self._max, view.useful_workers) - staying
-        if missing <= 0:
-            return
         now = time.monotonic()
+        if missing <= 0 or now - self._placed_at < _PLACE_EVERY_S:
+            return
+        self._placed_at = now
         for node_id, free in free_resources().items():
-            if node_id in leaving or not self._fits_labels(node_id):
+            is_avoided = self._avoid.get(node_id, now) > now
+            if node_id in leaving or is_avoided or not self._fits_labels(node_id):
                 continue
             for worker in self._workers.values():
                 if worker.node_id == node_id and now - worker.started_at < _SEEN_S:

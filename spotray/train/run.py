@@ -7,13 +7,12 @@ import json
 import logging
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LRScheduler
 
 from spotray.errors import ConfigError, JournalError, StateMismatch, WorldBroken
@@ -37,6 +36,7 @@ from spotray.train.member import LeftJob, Reenter
 from spotray.train.optim import ElasticGradScaler, ElasticOptimizer, ElasticScheduler
 from spotray.train.order import BatchPlan, check_batch_sizes
 from spotray.train.session import LiveUnsupported, Session
+from spotray.train.sharded import NO_BITS, ShardedGradients, check_sharded, is_sharded
 from spotray.train.state import Stateful, TrainState, weights_sha256
 from spotray.train.world import World, peers
 
@@ -113,7 +113,7 @@ class Run:
         self.global_batch_size = global_batch_size
         self.micro_batch_size = micro_batch_size
         self.seed = seed
-        self.reduction = reduction
+        self.reduction: str = reduction
         self.step = 0  # optimizer steps done
         self.epoch = 0
         self.loss: float | None = None  # mean over the last complete global batch
@@ -188,6 +188,11 @@ class Run:
         """
         if self._prepared is not None:
             raise ConfigError("run.prepare() was called twice: give it everything at once")
+        modules = [one for one in objects if isinstance(one, nn.Module)]
+        some_sharded = any(is_sharded(module) for module in modules)
+        was_ordered = self.reduction == "ordered"
+        if some_sharded:
+            self._take_sharded(objects)
         # First, since "another batch size" says more than the tensors that differ for it.
         parts: dict[str, Stateful] = {"position": _Position(self)}
         results = [self._adopt(one, parts) for one in objects]
@@ -203,7 +208,9 @@ class Run:
             riders=_NAMED_RIDERS + (len(tally.counts) if tally is not None else 0),
             ordered=self.reduction == "ordered",
             wire_dtype=self._wire_dtype,
+            sharded=ShardedGradients(modules) if some_sharded else None,
         )
+        self._source.in_step = some_sharded  # each forward pass of theirs gathers pieces
         keeper = Keeper(self._session, self._world, TrainState(parts))
         keeper.useful_workers = -(-self.global_batch_size // self.micro_batch_size)
         self._prepared = _Prepared(self._source, exchange, keeper, tally)
@@ -211,6 +218,8 @@ class Run:
             self._begin_live(self._session)
         else:
             keeper.restore()
+        if some_sharded and was_ordered and self._world.rank == 0 and not self.step:
+            _teller(self._session)(NO_BITS)
         if tally is not None:
             self._tell_audits(tally)  # a lost rank 0 may not have come to tell the last ones
         return results[0] if len(results) == 1 else tuple(results)
@@ -266,8 +275,8 @@ class Run:
 
     def _backward(self, loss: torch.Tensor, micro: _MicroBatch) -> None:
         ready = self._ready
-        ddp_share = self._world.size if self.reduction == "ddp" else 1
-        # With DDP the backward pass talks to the other workers.
+        # DDP and FSDP take the mean over the workers, and talk to them in the backward pass.
+        ddp_share = self._world.size if self.reduction != "ordered" else 1
         index = micro.shard.index if micro.shard.real else None
         with peers("backward") if ddp_share > 1 else contextlib.nullcontext():
             ready.exchange.backward(loss * (micro.weight * ddp_share), index)
@@ -407,13 +416,23 @@ class Run:
     def _is_complete(self) -> bool:
         return self._complete
 
+    def _take_sharded(self, objects: Sequence[Any]) -> None:
+        """Some models are sharded: FSDP sums the gradients."""
+        if self._session is not None and self._session.member is not None:
+            raise LiveUnsupported("the model is sharded: no worker holds all of its state")
+        check_sharded(objects, self._world)
+        if self._wire_dtype is not torch.float32:
+            raise ConfigError(
+                "FSDP sends a sharded model's gradients: instead of wire_dtype, give fully_shard "
+                "a MixedPrecisionPolicy(reduce_dtype=...)"
+            )
+        self.reduction = "fsdp"
+
     def _adopt(self, one: Any, parts: dict[str, Stateful]) -> Any:
         """Register one object of ``prepare`` and return what stands for it in the loop."""
         if isinstance(one, nn.Module):
-            if any(isinstance(p, DTensor) for p in one.parameters()):
-                if self._session is not None and self._session.member is not None:
-                    raise LiveUnsupported("the model is sharded: no worker holds all of its state")
-            one.to(self._world.device)
+            if not is_sharded(one):  # fully_shard has put its pieces where they belong
+                one.to(self._world.device)
             name = _name("model", parts)
             parts[name] = self._models[name] = one
             if self.reduction == "ddp":
@@ -622,7 +641,8 @@ class Run:
         mine = source.shards_of(
             self.epoch, step, world_size=self._world.size, rank=self._world.rank
         )
-        held = range(mine[0].index, mine[-1].index + 1) if mine[0].real else range(0)
+        real = [shard.index for shard in mine if shard.real]
+        held = range(real[0], real[-1] + 1) if real else range(0)
         shards = source.plan.shard_count(step)
         self._ready.exchange.begin_step(held, shards, self._world)
         self._complete = False
