@@ -134,10 +134,9 @@ class Assembly:
         self._margin_s, self._mtbp_s, self._max = margin_s, mtbp_s, max_workers
         self.progress = progress
         self._changed = threading.Condition()
-        self._recovers_until_s = (
-            time.monotonic() + _RECOVER_S if membership.roster.generation else 0.0
-        )
-        self._thrown_out: set[str] = set()
+        # Members of an earlier generation may be about, of whom this side knows nothing.
+        self._recovers = membership.roster.generation > 0
+        self._recovers_until_s: float | None = None  # None: no worker was heard yet
         self._told: dict[str, int] = {}  # sender -> facts that are kept
         self._told_step = 0
         self._ready_at: dict[str, float] = {}  # newcomer -> since when it waits, monotonic
@@ -158,18 +157,17 @@ class Assembly:
     def enter(self, member: str, node_id: str) -> Entry:
         """A worker's process runs its training function."""
         with self._changed:
-            warm_up = self._membership.enter(member, node_id, time.monotonic())
+            now = time.monotonic()
+            self._is_recovering(now, heard=True)
+            warm_up = self._membership.enter(member, node_id, now)
             return Entry(warm_up=warm_up, epoch=self.progress.epoch, step=self.progress.step)
 
     def beat(self, member: str, beat: Beat) -> Answer:
         """A sign of life, with what there is to tell."""
         with self._changed:
             now = time.monotonic()
-            if beat.roster is not None and self._may_adopt(member, beat.roster):
-                self._membership.adopt(member, beat.roster, now)
-            is_recovering = now < self._recovers_until_s
-            if is_recovering and not self._membership.is_known(member):
-                self._membership.enter(member, beat.node_id, now)
+            is_recovering = self._is_recovering(now, heard=True)
+            self._place(member, beat, is_recovering, now)
             if self._membership.is_member(member):
                 if beat.progress is not None and (
                     beat.roster is not None
@@ -194,19 +192,24 @@ class Assembly:
                 node_up_s=self.node_up_s,
             )
 
-    def join(self, member: str, generation: int, why: str, timeout_s: float) -> Assignment | None:
+    def join(
+        self, member: str, generation: int, why: str, has_state: bool, timeout_s: float
+    ) -> Assignment | None:
         """Wait for the next generation; None if there is none yet: ask again.
 
         Args:
             member: Who asks.
             generation: Where it comes from; 0: it is a newcomer.
             why: What broke there; empty if all agreed to meet.
+            has_state: It holds the job's state.
             timeout_s: How long to wait.
         """
         until = time.monotonic() + timeout_s
         with self._changed:
-            self._join(member, generation, why)
+            self._is_recovering(time.monotonic(), heard=True)
             while True:
+                # Each time: after a restart, this side may only just have heard who it is.
+                self._join(member, generation, why, has_state)
                 if (assignment := self._assignment(member, generation)) is not None:
                     return assignment
                 left_s = until - time.monotonic()
@@ -280,8 +283,7 @@ class Assembly:
             if was_whole and any(loss.was_member for loss in losses):
                 self._tell_broken(losses)
             for member, node_id in started.items():
-                if member not in self._thrown_out:
-                    membership.expect(member, node_id, now)
+                membership.expect(member, node_id, now)
             self._look(now)
             roster = membership.roster
             missing = 0
@@ -292,7 +294,7 @@ class Assembly:
                 members=tuple(membership.members_alive()),
                 known=tuple(m for m in started if membership.is_known(m)),
                 leaving_nodes=tuple(self._notices),
-                useful_workers=self.progress.useful_workers or self._max,
+                useful_workers=max(self._useful(), membership.min_workers),
                 done=membership.done,
                 gave_up=membership.gave_up,
                 waiting_for=missing,
@@ -304,6 +306,8 @@ class Assembly:
             now = time.monotonic()
             for node_id in deadlines:
                 self._noticed_at.setdefault(node_id, now)
+            for node_id in self._noticed_at.keys() - deadlines.keys():
+                del self._noticed_at[node_id]  # withdrawn, or the node is gone
             self._notices = dict(deadlines)
             self._membership.set_leaving(set(deadlines))
 
@@ -316,16 +320,45 @@ class Assembly:
 
     # -- inside -----------------------------------------------------------------------
 
-    def _may_adopt(self, member: str, roster: Roster) -> bool:
-        return time.monotonic() < self._recovers_until_s and member in roster.members
+    def _is_recovering(self, now: float, *, heard: bool = False) -> bool:
+        """Whether members may still tell this side who they are.
 
-    def _join(self, member: str, generation: int, why: str) -> None:
+        Args:
+            now: The time.
+            heard: A worker speaks; with the first one the time begins to run.
+        """
+        if not self._recovers:
+            return False
+        if heard and self._recovers_until_s is None:
+            self._recovers_until_s = now + _RECOVER_S
+        if self._recovers_until_s is not None and now >= self._recovers_until_s:
+            self._recovers = False
+        return self._recovers
+
+    def _place(self, member: str, beat: Beat, is_recovering: bool, now: float) -> None:
+        """Find out whether a worker that gives a sign of life has a part in the job."""
+        membership, theirs = self._membership, beat.roster
+        if is_recovering and theirs is not None:
+            membership.adopt(member, theirs, now)
+        is_behind = (
+            theirs is not None
+            and theirs.generation < membership.roster.generation
+            and member not in membership.roster.members
+        )
+        if is_recovering:
+            if not is_behind:
+                membership.enter(member, beat.node_id, now)
+            self._changed.notify_all()  # it may wait in `join` already
+        elif is_behind:
+            membership.leave(member, "the others went on without it")
+
+    def _join(self, member: str, generation: int, why: str, has_state: bool) -> None:
         now = time.monotonic()
         membership = self._membership
         if not membership.is_known(member):
             return
         was_whole = not membership.broken
-        membership.join(member, generation, now, why=why)
+        membership.join(member, generation, now, why=why, has_state=has_state)
         if generation == 0 and member not in self._ready_at:
             self._ready_at[member] = now
         if was_whole and membership.broken:
@@ -350,12 +383,13 @@ class Assembly:
                 reached_step=self.progress.step,
                 broke_at_s=self._broke_at_s,
             )
-        if not membership.is_known(member) and time.monotonic() >= self._recovers_until_s:
-            return Assignment(roster=None, out="thrown out: it was silent for too long")
+        if self._is_recovering(time.monotonic()):
+            return None
         if generation and roster.generation > generation:
-            # The others went on without it, as they had agreed: its node will be taken.
-            membership.leave(member)
-            return Assignment(roster=None, out="its node will be taken")
+            # As they had agreed where its node will be taken.
+            membership.leave(member, "the others went on without it")
+        if not membership.is_known(member):
+            return Assignment(roster=None, out=membership.why_out(member) or "nobody knows it")
         return None
 
     def _keep(self, member: str, beat: Beat) -> int:
@@ -372,12 +406,15 @@ class Assembly:
     def _run(self) -> None:
         while not self._closing.wait(_TICK_S):
             with self._changed:
-                self._look(time.monotonic())
+                try:
+                    self._look(time.monotonic())
+                except Exception:  # the loop must live: without it nobody is found lost
+                    log.exception("the members of the job could not be looked at")
 
     def _look(self, now: float) -> None:
         """Let time pass: losses, plans, and the next generation if it can be formed."""
         membership = self._membership
-        if now < self._recovers_until_s:
+        if self._is_recovering(now):
             return
         was_whole = not membership.broken
         before = membership.roster.generation
@@ -398,7 +435,6 @@ class Assembly:
     def _take_losses(self) -> list[Loss]:
         losses, self._membership.losses = self._membership.losses, []
         for loss in losses:
-            self._thrown_out.add(loss.member)
             self._ready_at.pop(loss.member, None)
             log.warning("worker %s on node %s is out: %s", loss.member, loss.node_id[:8], loss.why)
             if loss.maybe_alive:

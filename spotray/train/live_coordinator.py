@@ -71,8 +71,10 @@ class LiveCoordinator(Coordinator):
     def beat(self, member: str, beat: Beat) -> Answer:
         return self._assembled.beat(member, beat)
 
-    def join(self, member: str, generation: int, why: str, timeout_s: float) -> Assignment | None:
-        return self._assembled.join(member, generation, why, timeout_s)
+    def join(
+        self, member: str, generation: int, why: str, has_state: bool, timeout_s: float
+    ) -> Assignment | None:
+        return self._assembled.join(member, generation, why, has_state, timeout_s)
 
     def tell(self, member: str, facts: Sequence[str], first_fact: int) -> int:
         return self._assembled.tell(member, facts, first_fact)

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from spotray.checkpoint.manifest import Manifest
 from spotray.errors import FencedOut, JournalError, WorldBroken
-from spotray.events import Event, encode
+from spotray.events import Event, Restored, encode
 from spotray.storage import Store
 from spotray.train.assembly import Answer, Assignment, Beat, Entry
 from spotray.train.membership import Directive, Roster
@@ -74,6 +74,7 @@ class Member:
         self.assignment: Assignment | None = None
         self._roster: Roster | None = None
         self._made_steps = False
+        self._has_state = False  # the job's; a newcomer has it when it was healed
         self._progress: Progress | None = None
         self._directive = Directive(generation=0)
         self._losses = (0, 0.0)
@@ -164,6 +165,8 @@ class Member:
 
     def append(self, event: Event) -> None:
         """A fact for the journal, if this worker speaks; goes out with the next sign of life."""
+        if isinstance(event, Restored):
+            self._has_state = True
         if self.speaks:
             with self._lock:
                 self._facts.append(encode(event))
@@ -193,8 +196,15 @@ class Member:
         self._call("commit", self.name, folder, manifest, timeout_s=60.0)
 
     def finish(self, metrics: Mapping[str, Any], checkpoint: str | None) -> None:
-        """Training is done."""
-        self._call("finish", self.name, dict(metrics), checkpoint)
+        """Training is done.
+
+        Raises:
+            LeftJob: this worker is not a member any more.
+        """
+        try:
+            self._call("finish", self.name, dict(metrics), checkpoint)
+        except FencedOut as exc:
+            raise LeftJob(str(exc)) from exc
 
     @property
     def is_out(self) -> bool:
@@ -219,7 +229,13 @@ class Member:
         while True:
             try:
                 answer: Assignment | None = self._calls.call(
-                    "join", self.name, generation, why, _POLL_S, timeout_s=_POLL_S + _CALL_S
+                    "join",
+                    self.name,
+                    generation,
+                    why,
+                    self._has_state,
+                    _POLL_S,
+                    timeout_s=_POLL_S + _CALL_S,
                 )
             except Unreachable as exc:
                 if time.monotonic() - silent_since > _SILENCE_S:
@@ -240,6 +256,7 @@ class Member:
             store = dist.PrefixStore(f"g{roster.generation}", self._open(assignment))
             self._wait_for_all(store, roster, rank)
             on_host = self._device.type == "cpu"
+            _forget_attempts()
             dist.init_process_group(
                 "gloo" if on_host else "cpu:gloo,cuda:nccl",
                 store=store,
@@ -283,7 +300,10 @@ class Member:
 
     def _beats(self) -> None:
         while not self._closing.is_set():
-            self._beat()
+            try:
+                self._beat()
+            except Exception:  # the loop must live: a silent member is thrown out
+                log.exception("a sign of life failed")
             self._soon.wait(_BEAT_S)
             self._soon.clear()
         self._beat()
@@ -331,3 +351,14 @@ class Member:
                 if time.monotonic() > until:
                     raise
                 self._closing.wait(0.2)
+
+
+def _forget_attempts() -> None:
+    """Undo what a connection that failed half way left in torch.
+
+    It numbers groups, and members find each other by these numbers: one that failed
+    before must count like a newcomer.
+    """
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    dist.distributed_c10d._world.group_count = 0

@@ -24,8 +24,8 @@ class Roster:
     generation: int
     members: tuple[str, ...]
     node_ids: tuple[str, ...]
-    # Members that took part in the generation before: their state is alive. Empty: all
-    # begin, and the newest saved state is what counts.
+    # Members of the generation before that hold the job's state. Empty: all begin, and the
+    # newest saved state is what counts.
     heirs: tuple[str, ...] = ()
 
     def rank_of(self, member: str) -> int:
@@ -63,6 +63,7 @@ class _Worker:
     entered: bool = False  # its process runs; before, it was only started
     joined: bool = False
     joined_order: int = 0
+    has_state: bool = False  # the job's, as it said when it joined
     leaving: bool = False
 
 
@@ -116,6 +117,7 @@ class Membership:
         self.done = False
         self.gave_up = ""
         self._workers: dict[str, _Worker] = {}
+        self._out: dict[str, str] = {}  # names never come back; and why they are out
         self._breach: _Breach | None = None
         self._meet: tuple[str, bool] = ("", False)
         self._first_join_s: float | None = None
@@ -128,12 +130,14 @@ class Membership:
 
     def expect(self, member: str, node_id: str, now_s: float) -> None:
         """A worker was started; the first generation waits for it."""
-        self._workers.setdefault(member, _Worker(node_id=node_id, seen_s=now_s))
+        if member not in self._out:
+            self._workers.setdefault(member, _Worker(node_id=node_id, seen_s=now_s))
 
     def enter(self, member: str, node_id: str, now_s: float) -> bool:
         """A worker's process runs. Whether others step already: then it warms up first."""
-        worker = self._workers.setdefault(member, _Worker(node_id=node_id, seen_s=now_s))
-        worker.entered, worker.seen_s = True, now_s
+        self.expect(member, node_id, now_s)
+        if (worker := self._workers.get(member)) is not None:
+            worker.entered, worker.seen_s = True, now_s
         return bool(self.roster.members)
 
     def beat(self, member: str, now_s: float, *, made_steps: bool = False) -> Directive:
@@ -147,15 +151,18 @@ class Membership:
         worker = self._workers.get(member)
         generation = self.roster.generation
         if self.done or self.gave_up:
-            return Directive(generation=generation, done=self.done, gave_up=self.gave_up)
+            # Members still part from each other: none may wait for one that is lost.
+            broken = self.broken
+            return Directive(
+                generation=generation, broken=broken, done=self.done, gave_up=self.gave_up
+            )
         if worker is None:
             return Directive(generation=generation, is_out=True)
         worker.seen_s = now_s
         if member in self.roster.members:
             self._made_steps |= made_steps
             why, durable = self._meet
-            broken = self._breach.why if self._breach is not None else ""
-            return Directive(generation=generation, broken=broken, meet=why, durable=durable)
+            return Directive(generation=generation, broken=self.broken, meet=why, durable=durable)
         return Directive(generation=generation)
 
     def adopt(self, member: str, roster: Roster, now_s: float) -> None:
@@ -166,26 +173,44 @@ class Membership:
         if roster.generation < self.roster.generation or member not in roster.members:
             return
         if roster.generation > self.roster.generation or not self.roster.members:
+            behind = set(self.roster.members) - set(roster.members)
             self.roster = roster
             self._breach = None
-            self._workers = {m: w for m, w in self._workers.items() if m in roster.members}
+            for one in behind:
+                self.leave(one, "the others went on without it")
             for one, node_id in zip(roster.members, roster.node_ids, strict=True):
-                self._workers.setdefault(one, _Worker(node_id=node_id, seen_s=now_s, entered=True))
+                self.enter(one, node_id, now_s)
+            if gone := [one for one in roster.members if one in self._out]:
+                self._breach = _Breach(f"{gone[0]}: {self._out[gone[0]]}", now_s)
 
-    def join(self, member: str, generation: int, now_s: float, *, why: str = "") -> None:
+    def join(
+        self,
+        member: str,
+        generation: int,
+        now_s: float,
+        *,
+        has_state: bool = False,
+        why: str = "",
+    ) -> None:
         """A worker waits for the next generation.
 
         Args:
             member: It.
             generation: The one that it comes from; 0 for a newcomer. If a newer one was
-                formed with it meanwhile, the call is late and changes nothing.
+                formed meanwhile, the call is late and changes nothing.
             now_s: The time.
+            has_state: It holds the job's state. A newcomer does not before it was healed,
+                though it may be a member already.
             why: What it saw of the generation's end; empty if it came as agreed.
         """
         worker = self._workers.get(member)
-        if worker is None or generation < self.roster.generation and member in self.roster.members:
+        is_late = generation < self.roster.generation and (
+            generation > 0 or member in self.roster.members
+        )
+        if worker is None or is_late:
             return
         worker.seen_s = now_s
+        worker.has_state = has_state
         if not worker.joined:
             self._order += 1
             worker.joined, worker.joined_order = True, self._order
@@ -196,6 +221,7 @@ class Membership:
 
     def lose(self, member: str, why: str, now_s: float, *, maybe_alive: bool = False) -> None:
         """A worker is gone, or thrown out; telling it twice changes nothing."""
+        self._out.setdefault(member, why)
         worker = self._workers.pop(member, None)
         if worker is None:
             return
@@ -208,9 +234,14 @@ class Membership:
                 self._breach = _Breach(why, now_s)
             self._breach.lost.append(worker.node_id)
 
-    def leave(self, member: str) -> None:
-        """A worker left because it was told to."""
+    def leave(self, member: str, why: str) -> None:
+        """A worker that is no member leaves because it is told to."""
+        self._out.setdefault(member, why)
         self._workers.pop(member, None)
+
+    def why_out(self, member: str) -> str:
+        """Why a worker has no part in the job any more; empty if it may have."""
+        return self._out.get(member, "")
 
     def set_leaving(self, node_ids: Collection[str]) -> None:
         """Nodes that will be taken: their members are not taken into the next generation."""
@@ -336,18 +367,22 @@ class Membership:
             return None
         newcomers = self.newcomers()
         chosen = (staying + newcomers)[: self._max]
+        hold_state = {m for m in alive if self._workers[m].has_state}
+        if len(chosen) < self.min_workers and self._breach is not None:
+            # Not what was planned: nodes that will be taken still work, and if nobody is
+            # to come, their state must be brought to storage in time.
+            chosen = alive + newcomers
         if len(chosen) < self.min_workers:
             return None
         if alive and self._breach is not None:
             self._count_idle()
             if self.gave_up:
                 return None
-        heirs = tuple(m for m in chosen if m in alive)
-        if alive and not heirs:
-            # All members leave and others come: one generation of both hands the state on;
-            # the leavers are asked to go with its first step.
-            return self._start(alive + newcomers, tuple(alive))
-        return self._start(chosen, heirs)
+        if hold_state.isdisjoint(chosen):
+            # All who hold the state leave and others come: one generation of both hands it
+            # on, unless nobody holds it; the leavers are asked to go with its first step.
+            chosen = chosen if not hold_state else alive + newcomers
+        return self._start(chosen, tuple(m for m in chosen if m in hold_state))
 
     def _first_is_complete(self, now_s: float) -> bool:
         """Whether the first generation need not wait for more workers."""
