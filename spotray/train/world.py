@@ -89,14 +89,26 @@ class World:
 
     @classmethod
     def from_process_group(
-        cls, *, device: torch.device, local_rank: int = 0, generation: int = 0
+        cls,
+        *,
+        device: torch.device,
+        local_rank: int = 0,
+        generation: int = 0,
+        timeout: timedelta | None = None,
     ) -> World:
-        """The world of torch's default process group, which must be initialised."""
+        """The world of torch's default process group, which must be initialised.
+
+        Args:
+            device: Where gradients live.
+            local_rank: Index among the workers of this node.
+            generation: Of the worker group.
+            timeout: For connecting the further groups; default: torch's, half an hour.
+        """
         if dist.get_world_size() == 1:
             return cls(device=device, local_rank=local_rank, generation=generation)
         on_host = dist.get_backend() == "gloo"
         with peers("forming the world"):
-            host = dist.group.WORLD if on_host else dist.new_group(backend="gloo")
+            host = dist.group.WORLD if on_host else dist.new_group(backend="gloo", timeout=timeout)
             return cls(
                 rank=dist.get_rank(),
                 size=dist.get_world_size(),
@@ -105,7 +117,7 @@ class World:
                 device=device,
                 group=dist.group.WORLD,
                 host_group=host,
-                io_group=dist.new_group(backend="gloo"),
+                io_group=dist.new_group(backend="gloo", timeout=timeout),
             )
 
     @property
