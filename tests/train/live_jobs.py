@@ -55,7 +55,7 @@ def train_loop(config: dict[str, Any]) -> None:
         run.report({"seen": epoch})
     if "result" in config:
         config["result"].update(
-            sha256=weights_sha256({"net": raw}),
+            sha256=weights_sha256({"model": raw}),
             step=run.step,
             counter=counter.batches,
             lr=scheduler.get_last_lr(),

@@ -22,8 +22,8 @@ from spotray.train.membership import Membership, Roster, Timeouts
 from spotray.train.session import Progress
 
 _KEY = b"loopback only"
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["spotray.train.live_worker", "tests.train.live_jobs"])
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["spotray.train.live_worker", "tests.train.live_jobs"])
 
 
 class _Server(BaseManager):
@@ -82,7 +82,7 @@ class LivePool:
         self._started: dict[str, tuple[Any, str]] = {}  # name -> process, node
         self._gone: dict[str, str] = {}
         self._frozen: set[str] = set()
-        self._queue = _CONTEXT.SimpleQueue()
+        self._queue = CONTEXT.SimpleQueue()
         self._count = 0
         self._closing = threading.Event()
         self.restart_assembly(first=True)
@@ -136,20 +136,21 @@ class LivePool:
 
     # -- what happens to workers -----------------------------------------------------------
 
-    def start(self, count: int = 1) -> list[str]:
+    def start(self, count: int = 1, *, node: str | None = None) -> list[str]:
+        """Start workers, each on a node of its own unless ``node`` names one."""
         names = []
         for _ in range(count):
             name = f"w{self._count}"
             self._count += 1
-            node = f"n-{name}"
-            process = _CONTEXT.Process(
+            on = node or f"n-{name}"
+            process = CONTEXT.Process(
                 target=serve_worker,
-                args=(name, node, self.address, str(self.folder), self.loop, self.config, self.spot)
+                args=(name, on, self.address, str(self.folder), self.loop, self.config, self.spot)
                 + (self._queue,),
                 daemon=True,
             )
             process.start()
-            self._started[name] = (process, node)
+            self._started[name] = (process, on)
             names.append(name)
         return names
 
@@ -167,7 +168,45 @@ class LivePool:
     def notice(self, *names: str, seconds: float | None = 3600.0) -> None:
         """Announce the loss of workers' nodes; replaces earlier notices."""
         deadline = None if seconds is None else time.time() + seconds
-        self.assembly.set_notices({self._started[name][1]: deadline for name in names})
+        self.notices({self.node_of(name): deadline for name in names})
+
+    def notices(self, deadlines: Mapping[str, float | None]) -> None:
+        """All notices that stand, by node, each with its deadline in Unix seconds."""
+        self.assembly.set_notices(deadlines)
+
+    def node_of(self, name: str) -> str:
+        return self._started[name][1]
+
+    def shm_of(self, node: str) -> Path:
+        """What stands for a node's memory."""
+        return self.folder / f"shm-{node}"
+
+    def is_running(self, name: str) -> bool:
+        """Whether its process lives, frozen or not."""
+        return bool(self._started[name][0].is_alive())
+
+    def pid_of(self, name: str) -> int:
+        return int(self._started[name][0].pid)
+
+    def pids(self) -> list[int]:
+        """Of all workers ever."""
+        return [self.pid_of(name) for name in self._started]
+
+    def forget_frozen(self, name: str) -> None:
+        """A frozen worker was killed."""
+        self._frozen.discard(name)
+
+    @property
+    def done(self) -> bool:
+        return self.assembly._membership.done
+
+    @property
+    def gave_up(self) -> str:
+        return self.assembly._membership.gave_up
+
+    @property
+    def generation(self) -> int:
+        return self.assembly._membership.roster.generation
 
     def members(self) -> list[str]:
         """Of the present generation, in the order of ranks."""
