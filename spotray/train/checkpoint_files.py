@@ -25,14 +25,22 @@ from spotray.checkpoint.manifest import Manifest
 from spotray.errors import CheckpointCorrupt, FencedOut
 from spotray.storage import Store
 from spotray.train.capture import Captured
+from spotray.train.sharded import Layout
 
 SKELETON = "~skeleton"  # the skeleton's bytes travel as one more tensor
 _PIECE_BYTES = 1 << 20  # what goes out at once under a limit
 _LONGEST_WAIT_S = 86400.0  # that a limit leads to; threading knows no longer ones than ages
 
 
-def read_checkpoint(folder: Store, manifest: Manifest | None = None) -> Captured:
-    """The state in a checkpoint's folder, every byte checked against its manifest.
+def read_checkpoint(
+    folder: Store, manifest: Manifest | None = None, layout: Layout | None = None
+) -> Captured:
+    """The state in a checkpoint's folder, every byte that is read checked against its manifest.
+
+    Args:
+        folder: The checkpoint.
+        manifest: Of it, if it was read before.
+        layout: Of the tensors of which only this worker's piece is wanted.
 
     Raises:
         CheckpointCorrupt: no manifest, or a file is missing or differs from it.
@@ -48,7 +56,9 @@ def read_checkpoint(folder: Store, manifest: Manifest | None = None) -> Captured
         for name, item in metadata.state_dict_metadata.items():
             if not isinstance(item, TensorStorageMetadata):
                 raise CheckpointCorrupt(f"{folder.url}: {name} is no tensor")
-            tensors[name] = torch.empty(item.size, dtype=item.properties.dtype)
+            dtype = item.properties.dtype
+            piece = layout(name, item.size, dtype) if layout is not None else None
+            tensors[name] = torch.empty(item.size, dtype=dtype) if piece is None else piece
         dcp.load(tensors, storage_reader=reader, no_dist=True)
         skeleton = bytes(tensors.pop(SKELETON).numpy()).decode()
     except CheckpointCorrupt:

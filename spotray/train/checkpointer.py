@@ -19,6 +19,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.tensor import DTensor
 
 from spotray.checkpoint import manifest as manifests
 from spotray.checkpoint.manifest import Manifest, Retention
@@ -34,6 +35,7 @@ from spotray.train.checkpoint_files import (
     reason,
 )
 from spotray.train.hostcopy import HostCopy
+from spotray.train.sharded import Layout, local, on_host
 from spotray.train.world import World
 
 log = logging.getLogger(__name__)
@@ -158,10 +160,12 @@ class Checkpointer:
         self._staged = {
             name: old[name]
             if name in old and old[name].shape == t.shape and old[name].dtype == t.dtype
+            else on_host(t)
+            if isinstance(t, DTensor)
             else torch.empty(t.shape, dtype=t.dtype, pin_memory=on_gpu)
             for name, t in mine.items()
         }
-        return HostCopy((self._staged[name], tensor) for name, tensor in mine.items())
+        return HostCopy((local(self._staged[name]), local(t)) for name, t in mine.items())
 
     def wait(self) -> None:
         """Return when no checkpoint is being written; no limit of bandwidth holds any more."""
@@ -194,13 +198,13 @@ class Checkpointer:
             except CheckpointCorrupt as exc:
                 self._on_rejected(name, str(exc))
 
-    def read(self, name: str, manifest: Manifest) -> Captured:
-        """The state in a checkpoint, every byte checked.
+    def read(self, name: str, manifest: Manifest, layout: Layout | None = None) -> Captured:
+        """The state in a checkpoint, or this worker's pieces of it; every byte checked.
 
         Raises:
             CheckpointCorrupt: a file is missing or differs from the manifest.
         """
-        return read_checkpoint(self._store.child(name), manifest)
+        return read_checkpoint(self._store.child(name), manifest, layout)
 
     def url(self, name: str) -> str:
         """Where a checkpoint is."""
@@ -319,12 +323,18 @@ class _Job:
 
 
 def _part(captured: Captured, *, rank: int, size: int) -> dict[str, torch.Tensor]:
-    """The tensors that a rank writes: about the same number of bytes each."""
+    """The tensors that a rank writes: about the same number of bytes each.
+
+    Of sharded ones each rank writes its own piece.
+    """
     skeleton = torch.frombuffer(bytearray(captured.skeleton.encode()), dtype=torch.uint8)
     tensors: Mapping[str, torch.Tensor] = {**captured.tensors, SKELETON: skeleton}
     load = [0] * size
-    mine = {}
-    largest_first = sorted(tensors.items(), key=lambda kv: (-kv[1].nbytes, kv[0]))
+    mine: dict[str, torch.Tensor] = {
+        name: t for name, t in tensors.items() if isinstance(t, DTensor)
+    }
+    entire = [(name, t) for name, t in tensors.items() if name not in mine]
+    largest_first = sorted(entire, key=lambda kv: (-kv[1].nbytes, kv[0]))
     for name, tensor in largest_first:
         owner = load.index(min(load))
         load[owner] += tensor.nbytes

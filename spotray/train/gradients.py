@@ -20,6 +20,7 @@ from spotray.errors import ConfigError
 from spotray.train.buckets import GradientSum
 from spotray.train.ddp import ElasticDDP
 from spotray.train.reduction import Pipeline, ShardSum, VectorSum
+from spotray.train.sharded import ShardedGradients
 from spotray.train.world import World
 
 
@@ -49,6 +50,7 @@ class GradientExchange:
         ordered: Sum in the fixed order; else DDP sums the gradients as it likes.
         wire_dtype: bfloat16 rounds gradients, and every sum of some, to bfloat16, with
             the same bits at any number of workers; float32 rounds nothing.
+        sharded: Sums the gradients in place of DDP, for models of which some are sharded.
     """
 
     def __init__(
@@ -58,8 +60,10 @@ class GradientExchange:
         riders: int,
         ordered: bool,
         wire_dtype: torch.dtype = torch.float32,
+        sharded: ShardedGradients | None = None,
     ) -> None:
         self._modules = list(modules)
+        self._sharded = sharded
         self._params = self._trained()
         if any(p.is_complex() for p in self._params):
             raise ConfigError("complex parameters cannot be trained: use real pairs instead")
@@ -92,6 +96,8 @@ class GradientExchange:
 
     def begin_step(self, held: range, shards: int, world: World) -> None:
         """Start a step whose shards ``held`` are this worker's."""
+        if self._sharded is not None:
+            self._sharded.reshard()
         trained = self._trained()
         if len(trained) != len(self._params) or any(
             a is not b for a, b in zip(trained, self._params, strict=True)
@@ -111,6 +117,8 @@ class GradientExchange:
         # Loops also call zero_grad() before backward(), where it comes too early for us,
         # or never; old gradients would count once for each worker.
         self._drop_grads()
+        if self._sharded is not None:
+            self._sharded.drop()
         if self._ordered:
             self._sums.gradients.begin_step(held, shards)
         for base, buffer in zip(self._base, self._buffers, strict=True):
@@ -119,6 +127,8 @@ class GradientExchange:
     def begin_shard(self, *, last: bool) -> None:
         """Prepare for the forward pass of a shard; ``last`` of this worker in the step."""
         self._last = last
+        if self._sharded is not None:
+            self._sharded.begin_shard(last=last)
         for module in self._modules:
             if isinstance(module, ElasticDDP):
                 module.require_backward_grad_sync = last
@@ -170,6 +180,8 @@ class GradientExchange:
         self._take_over_assigned()
         self._put_back(self._base)
         self._drop_grads()
+        if self._sharded is not None:
+            self._sharded.drop()
 
     @torch.no_grad()
     def collect(self, shard: int | None, *, weight: float, riders: Sequence[float]) -> None:
@@ -234,6 +246,10 @@ class GradientExchange:
             for part in local.parts.values():
                 total.add_(part)
             sums.world.sum_(total)
+            if self._sharded is not None:
+                for param in self._params:
+                    _checked(param)
+                self._sharded.sum_whole(sums.world)
         # Nothing is written before everything has come: a broken step leaves no trace.
         parts = self._split(total)
         if self._ordered and not self._stays:

@@ -20,11 +20,13 @@ from typing import ClassVar
 import torch
 
 from spotray.checkpoint import manifest as manifests
+from spotray.checkpoint.manifest import Manifest
 from spotray.errors import CheckpointCorrupt, CheckpointError, JournalError
 from spotray.events import ResizeAgreed, Restored, StepsDone, Warned
 from spotray.train.capture import Captured, byte_index, byte_view, digest
 from spotray.train.saving import Saver
 from spotray.train.session import Progress, Session
+from spotray.train.sharded import layout_of, read_newest, split_pieces
 from spotray.train.state import TrainState
 from spotray.train.world import World
 
@@ -156,7 +158,9 @@ class Keeper:
             saved = self._send(mine, source=holder)
             step, source, whence = in_memory, "snapshot", f"the snapshot of step {in_memory}"
         else:
-            saved = self._send(captured, source=0)
+            alike, pieces = split_pieces(captured)  # all workers drew the same numbers
+            sent = self._send(alike, source=0)
+            saved = Captured(sent.skeleton, {**sent.tensors, **pieces})
             step, source, whence = 0, "fresh", "rank 0's first state"
         self._state.restore(saved, whence=whence)
         self._saved = (saved, whence) if source != "fresh" else None
@@ -283,6 +287,15 @@ class Keeper:
         """The newest sound checkpoint if it is newer than the snapshots; read by rank 0."""
         if self.saver.checkpoints is None:
             return None
+        if self._state.is_sharded:
+            return read_newest(
+                self.saver.checkpoints,
+                self._world,
+                layout_of(self._state.parts, self._state.capture()),
+                on_rejected=self.saver.reject,
+                on_found=self._note_age,
+                pauses_s=_READ_PAUSES_S,
+            )
         read = self._search(newer_than) if self._world.rank == 0 else None
         head = self._world.broadcast_object(read[:2] if read else None, source=0)
         if head is None:
@@ -309,8 +322,7 @@ class Keeper:
         assert checkpoints is not None, "asked for by _newest_checkpoint"
         damaged: list[str] = []
         for name, manifest in checkpoints.newest():
-            # The next one is due as if this worker group had been here all along.
-            self.saver.checkpoint_aged(max(0.0, time.time() - manifest.created_at_s))
+            self._note_age(manifest)
             if manifest.step <= newer_than:
                 return None
             try:
@@ -326,6 +338,10 @@ class Keeper:
                 "back from a backup, or give the job another name to start from step 0"
             )
         return None
+
+    def _note_age(self, manifest: Manifest) -> None:
+        """The next checkpoint is due as if this worker group had been here all along."""
+        self.saver.checkpoint_aged(max(0.0, time.time() - manifest.created_at_s))
 
     def _send(self, mine: Captured | None, *, source: int) -> Captured:
         """The state that rank ``source`` holds, on all ranks."""
@@ -364,7 +380,7 @@ class Keeper:
                 Wish(
                     snapshot=float(self.saver.wants_snapshot()),
                     notice=float(noticed),
-                    checkpoint=float(self.saver.wants_checkpoint()),
+                    checkpoint=float(self.saver.wants_checkpoint(noticed=noticed)),
                     stop=float(stop is not None),
                     durable=float(stop is not None and stop.durable),
                 )
@@ -413,6 +429,7 @@ class Keeper:
                     snapshot_s=self.saver.snapshot_cost_s,
                     checkpoint_s=self.saver.checkpoint_cost_s,
                     useful_workers=self.useful_workers,
+                    no_snapshots=self.saver.lacks_snapshots,
                 )
             )
         if time.monotonic() - self._told_at >= _JOURNAL_EVERY_S or not self._told_any:
@@ -424,6 +441,8 @@ class Keeper:
             self._postponed = wish
             if wish.stop or wish.notice:
                 self.saver.snapshot(step, why="notice", wait=True)
+                if self._state.is_sharded:
+                    self.saver.checkpoint_now(step, epoch)
         else:
             self._fulfil(step, epoch, wish)
 
@@ -473,7 +492,7 @@ class Keeper:
         elif wish.snapshot:
             self.saver.snapshot(step, why="interval", wait=False)
         if wish.checkpoint:
-            self.saver.start_checkpoint(step, epoch)
+            self.saver.start_checkpoint(step, epoch, hurry=bool(wish.notice))
 
     def _save_for_meeting(self, step: int, epoch: int, *, durable: bool) -> None:
         """All members are about to meet again; with ``durable``, maybe nobody comes back."""

@@ -42,9 +42,10 @@ def time_to_leave(
     # stay may not be the ones that Ray picks for the next worker group.
     written_s = progress.checkpoint_s
     needed_s = margin_s + 2 * progress.step_s + progress.snapshot_s + 2 * written_s
-    if all_leave and not written_s:
+    must_write = all_leave or progress.no_snapshots
+    if must_write and not written_s:
         needed_s = float("inf")  # nobody knows how long it takes: there is no time to lose
-    durable = all_leave or (written_s > 0 and left_s >= 2 * written_s)
+    durable = must_write or (written_s > 0 and left_s >= 2 * written_s)
     if room >= len(group):
         return StopRequest(f"{len(gone)} node(s) will be taken, others are ready", durable)
     if left_s <= needed_s:

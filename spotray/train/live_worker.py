@@ -132,7 +132,8 @@ def work(
             # A collective of the loop's own: only the loop's top is a place to go on from.
             log.warning("the training loop ended with the loss of a worker: %s", exc)
             return Outcome(kind="left", why=f"a collective of the training loop's own broke: {exc}")
-        if session.run is None and _wants_ray_train(exc):
+        is_ready = session.run is not None and session.run.is_prepared
+        if not is_ready and _wants_ray_train(exc):
             return Outcome(kind="unsupported", why=f"the loop needs Ray Train's workers: {exc}")
         raise
     finally:
@@ -147,6 +148,7 @@ def _wants_ray_train(error: Exception) -> bool:
         for words in (
             "outside of a Ray Train training function",
             "Default process group has not been initialized",
+            "environment variable RANK expected, but not set",  # fully_shard makes a group
         )
     )
 

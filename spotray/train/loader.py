@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -34,7 +34,7 @@ class Shard:
     step: int  # within the epoch, from 0
     index: int  # within the step, from 0
     ids: Ids  # of the samples
-    real: bool  # False: this worker has no shard in the step, and only keeps pace
+    real: bool  # False: it counts for nothing, and only keeps pace with other workers
     last: bool  # this worker's last shard of the step
 
 
@@ -63,6 +63,7 @@ class ShardSource:
         self._seed = seed
         self._collate = collate or default_collate
         self._workers = workers
+        self.in_step = False  # all workers run equally many micro-batches of a step
         self._order: tuple[int, Ids] | None = None
 
     def shards_of(self, epoch: int, step: int, *, world_size: int, rank: int) -> list[Shard]:
@@ -71,16 +72,18 @@ class ShardSource:
         held = shard_range(self.plan.shard_count(step), world_size=world_size, rank=rank)
         # A worker without a shard runs shard 0 for show, so that the loop's body
         # (clipping, schedulers) runs equally often on all workers.
-        indices: Sequence[int] = held or [0]
+        pace = -(-self.plan.shard_count(step) // world_size) if self.in_step else 1
+        # Those come first: what rides on a worker's last shard must count.
+        todo = [(0, False)] * (pace - len(held)) + [(i, True) for i in held]
         return [
             Shard(
                 step=step,
                 index=i,
                 ids=self.plan.shard_ids(order, step, i),
-                real=bool(held),
-                last=i == indices[-1],
+                real=real,
+                last=done == len(todo),
             )
-            for i in indices
+            for done, (i, real) in enumerate(todo, start=1)
         ]
 
     def batches(self, epoch: int, shards: Iterable[Shard]) -> Iterator[tuple[Shard, Any]]:

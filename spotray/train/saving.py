@@ -20,6 +20,7 @@ from spotray.events import CheckpointCommitted, CheckpointRejected, SnapshotTake
 from spotray.train.capture import Captured, byte_index
 from spotray.train.checkpointer import Checkpointer, Commit, Committed
 from spotray.train.session import Session
+from spotray.train.sharded import NO_SNAPSHOTS
 from spotray.train.snapshot import SnapshotSlots
 from spotray.train.state import TrainState
 from spotray.train.world import World
@@ -59,7 +60,7 @@ class Saver:
         self._now_s = now_s
         self.slots: SnapshotSlots | None = None  # None: no snapshots on this node
         self.checkpoints: Checkpointer | None = None  # None: no storage
-        if session is not None and session.shm_dir is not None:
+        if session is not None and session.shm_dir is not None and not state.is_sharded:
             self.slots = SnapshotSlots(session.shm_dir / session.run_id)
         self.checkpoints = self._checkpointer()
         now = self._now_s()
@@ -72,8 +73,14 @@ class Saver:
         self._checkpoint: Committed | None = None
         self._metrics: dict[str, float] = {}  # the newest that were reported
         self._metric_missed = False
-        if session is not None and self.slots is None:
-            self._lacks_room("there is no memory-backed folder on this node")
+        if state.is_sharded and self.checkpoints is not None:
+            self._lacking = NO_SNAPSHOTS  # the run says so
+        elif session is not None and self.slots is None:
+            self._lacks_room(
+                NO_SNAPSHOTS
+                if state.is_sharded
+                else "there is no memory-backed folder on this node"
+            )
 
     def enter(self, world: World) -> None:
         """Go on among other workers, without a restart of this process.
@@ -108,6 +115,11 @@ class Saver:
         """Seconds from start to commit of the last checkpoint; 0 before the first."""
         return self._checkpoint.seconds if self._checkpoint else 0.0
 
+    @property
+    def lacks_snapshots(self) -> bool:
+        """Whether a state is safe only once it is in storage."""
+        return bool(self._lacking)
+
     def wants_snapshot(self) -> bool:
         """Whether the time since the last snapshot is over, and that one is committed."""
         return (
@@ -116,13 +128,19 @@ class Saver:
             and self._now_s() - self._snapshot_at >= self.snapshot_interval_s()
         )
 
-    def wants_checkpoint(self) -> bool:
-        """Whether the time since the last checkpoint is over, and none is being written."""
-        return (
-            self.checkpoints is not None
-            and not self.checkpoints.is_busy
-            and self._now_s() - self._checkpoint_at >= self.checkpoint_interval_s()
-        )
+    def wants_checkpoint(self, *, noticed: bool = False) -> bool:
+        """Whether the time since the last checkpoint is over, and none is being written.
+
+        Args:
+            noticed: A notice has just come. Without snapshots it asks for a checkpoint
+                too. Before the first one, nobody knows how long it takes: then the
+                workers stop at once, and write one when they do.
+        """
+        if self.checkpoints is None or self.checkpoints.is_busy:
+            return False
+        if noticed and self._lacking and self._checkpoint is not None:
+            return True
+        return self._now_s() - self._checkpoint_at >= self.checkpoint_interval_s()
 
     def hurry_snapshot(self) -> None:
         """Take the next snapshot at once: some node does not hold this state yet."""

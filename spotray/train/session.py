@@ -40,6 +40,7 @@ class Progress:
     snapshot_s: float = 0.0
     checkpoint_s: float = 0.0  # 0: none was written yet
     useful_workers: int = 0  # more have no shard in any step; 0: not known
+    no_snapshots: bool = False  # a state is safe only once it is in storage
 
 
 class JobLink(Protocol):

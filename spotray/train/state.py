@@ -11,6 +11,7 @@ from torch import nn
 
 from spotray.errors import StateMismatch
 from spotray.train.capture import Captured, put_together, take_apart
+from spotray.train.sharded import check_slots, is_sharded, whole
 
 
 @runtime_checkable
@@ -27,9 +28,18 @@ class TrainState:
 
     def __init__(self, parts: Mapping[str, Stateful]) -> None:
         self.parts = dict(parts)
+        # Then each worker holds its own pieces of some tensors.
+        self.is_sharded = any(isinstance(p, nn.Module) and is_sharded(p) for p in parts.values())
 
     def capture(self) -> Captured:
-        """The state as it is now; its tensors are the live ones, nothing is copied."""
+        """The state as it is now; its tensors are the live ones, nothing is copied.
+
+        Raises:
+            CheckpointError: a part holds what cannot be stored safely.
+            ConfigError: an optimizer's sharded state cannot be cut for other workers.
+        """
+        if self.is_sharded:
+            check_slots(self.parts)
         return take_apart({name: part.state_dict() for name, part in self.parts.items()})
 
     def restore(self, captured: Captured, *, whence: str) -> None:
@@ -76,13 +86,16 @@ class TrainState:
 
 
 def weights_sha256(modules: Mapping[str, nn.Module]) -> str:
-    """SHA-256 over names, types, shapes and bytes of all parameters and buffers."""
+    """SHA-256 over names, types, shapes and bytes of all parameters and buffers.
+
+    Sharded ones are gathered one after the other: then all workers must call it.
+    """
     digest = hashlib.sha256()
     for name in sorted(modules):
         for key, value in sorted(modules[name].state_dict().items()):
             if not isinstance(value, torch.Tensor):
                 continue
-            host = value.detach().to("cpu").contiguous()
+            host = whole(value.detach()).to("cpu").contiguous()
             digest.update(f"{name}/{key} {host.dtype} {tuple(host.shape)}\n".encode())
             digest.update(host.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
