@@ -59,15 +59,15 @@ def draw(seed: int, *, count: int = COUNT, first_step: int = 6, last_step: int =
     rng = random.Random(seed)
     kinds = [kind for kind, count in KINDS.items() for _ in range(count)]
     rng.shuffle(kinds)
+    while _grows_without_room(kinds):
+        rng.shuffle(kinds)
     kinds = kinds[:count]
     steps = sorted(rng.randint(first_step, last_step) for _ in kinds)
     wanted = [rng.choice((1, 2, 3, 4, 4, 4)) for _ in kinds]
     for index, kind in enumerate(kinds):
-        if kind == "growth":  # into room that there is
-            before = wanted[index - 1] if index else MOST_WORKERS
-            if before == MOST_WORKERS and index:
-                before = wanted[index - 1] = rng.randint(1, MOST_WORKERS - 1)
-            wanted[index] = rng.randint(min(before + 1, MOST_WORKERS), MOST_WORKERS)
+        if kind == "growth":
+            wanted[index] = max(2, wanted[index])
+            wanted[index - 1] = rng.randint(1, wanted[index] - 1)
     blows: list[Blow] = []
     for index, kind in enumerate(kinds):
         follows = bool(blows) and rng.random() < _FOLLOWS_FRAC
@@ -85,3 +85,9 @@ def draw(seed: int, *, count: int = COUNT, first_step: int = 6, last_step: int =
             )
         )
     return blows
+
+
+def _grows_without_room(kinds: list[str]) -> bool:
+    """Whether growth comes first, when all workers are there, or right after growth."""
+    before = ["growth", *kinds]
+    return any(one == two == "growth" for one, two in zip(before, kinds, strict=False))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from benchmarks.events.draw import MOST_WORKERS, Blow
+from benchmarks.events.draw import Blow
+from spotray.clock import Clock, SystemClock
 
 
 class NoVictim(Exception):
@@ -54,17 +54,25 @@ class Storm:
         site: What they hit.
         blows: In their order.
         notice_s: How long the shortest notice is.
+        clock: Of the time between two blows, and of how long one lasts.
     """
 
-    def __init__(self, site: Site, blows: Sequence[Blow], *, notice_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        site: Site,
+        blows: Sequence[Blow],
+        *,
+        notice_s: float = 0.0,
+        clock: Clock | None = None,
+    ) -> None:
         self.log: list[str] = []  # what really happened
         self.happened: list[str] = []  # the same in one word each, with the step
         self._site, self._blows, self._notice_s = site, list(blows), notice_s
-        self._began_at = self._last_at = time.monotonic()
+        self._clock = clock or SystemClock()
+        self._began_s = self._last_s = self._clock.now_s()
         self._later: list[tuple[float, int, str, Callable[[], None]]] = []
         self._order = itertools.count()
-        self.step = 0
-        self.wanted = MOST_WORKERS
+        self.step = 0  # the furthest ever
 
     @property
     def left(self) -> int:
@@ -74,14 +82,14 @@ class Storm:
     def look(self) -> None:
         """Do what is due; call it often."""
         self.step = max(self.step, self._site.step())
-        while self._later and self._later[0][0] <= time.monotonic():
+        while self._later and self._later[0][0] <= self._clock.now_s():
             _, _, what, do = heapq.heappop(self._later)
             self._try(what, do)
         while self._blows and self.step >= self._blows[0].at_step:
-            if time.monotonic() < self._last_at + self._blows[0].after_s:
+            if self._clock.now_s() < self._last_s + self._blows[0].after_s:
                 return
             self._strike(self._blows.pop(0))
-            self._last_at = time.monotonic()
+            self._last_s = self._clock.now_s()
 
     def end(self) -> None:
         """Let silent workers go on at once, and leave out the rest."""
@@ -93,7 +101,7 @@ class Storm:
 
     def say(self, what: str) -> None:
         """Keep what happened, with the time and the step."""
-        seconds = time.monotonic() - self._began_at
+        seconds = self._clock.now_s() - self._began_s
         self.log.append(f"{seconds:7.2f} s, step {self.step:3}: {what}")
 
     # -- inside ------------------------------------------------------------------------
@@ -102,7 +110,6 @@ class Storm:
         self.say(f"-- {blow}; there: {' '.join(self._site.living())}")
         before = len(self.log)
         self._hit(blow)
-        self.wanted = blow.wanted
         self._site.want(blow.wanted, blow.replaced_after_s)
         if not any("left out" in line for line in self.log[before:]):
             self.happened.append(f"{self.step}:{blow.kind}")
@@ -165,4 +172,4 @@ class Storm:
         return True
 
     def _after(self, seconds: float, what: str, do: Callable[[], None]) -> None:
-        heapq.heappush(self._later, (time.monotonic() + seconds, next(self._order), what, do))
+        heapq.heappush(self._later, (self._clock.now_s() + seconds, next(self._order), what, do))
