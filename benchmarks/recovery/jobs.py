@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -194,7 +194,7 @@ def spotray_loop(config: dict[str, Any]) -> None:
             optimizer.zero_grad()
 
 
-def drive_spotray(folder: Path, *, recovery: str) -> None:
+def drive_spotray(folder: Path, *, recovery: Literal["live", "restart"]) -> None:
     import ray
     from ray.train import RunConfig, ScalingConfig
 
@@ -207,17 +207,8 @@ def drive_spotray(folder: Path, *, recovery: str) -> None:
         scaling_config=ScalingConfig(num_workers=(1, WORKERS)),
         run_config=RunConfig(name="job", storage_path=str(folder / "storage")),
         spot=SpotConfig(checkpoint_interval_s=SAVE_EVERY * STEP_S),
-        **({"recovery": recovery} if takes_recovery() else {}),
+        recovery=recovery,
     ).fit()
-
-
-def takes_recovery() -> bool:
-    """Whether this spotray lets one choose between restart and live recovery."""
-    import inspect
-
-    from spotray import ElasticTrainer
-
-    return "recovery" in inspect.signature(ElasticTrainer.__init__).parameters
 
 
 # -- torchrun and torchft, without Ray -------------------------------------------------

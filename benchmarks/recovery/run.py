@@ -24,6 +24,7 @@ from benchmarks.recovery import measure
 from benchmarks.recovery.jobs import STEP_S, WORKERS
 from benchmarks.recovery.measure import Line, Lines
 from benchmarks.recovery.systems import SYSTEMS, Site, System
+from spotray.errors import LabError
 from spotray.lab import processes
 from spotray.ledger.recovery import recoveries
 from spotray.ledger.rundir import load_run
@@ -133,8 +134,11 @@ def measure_one(
     if why:
         return row | {"outcome": f"not supported: {why}"}
     with _folder() as folder:
-        with _job(system, event, folder) as site:
-            row |= _go_through(system, event, folder, site, limit_s)
+        try:
+            with _job(system, event, folder) as site:
+                row |= _go_through(system, event, folder, site, limit_s)
+        except LabError as exc:
+            row["outcome"] = f"did not start: {exc}"
         if row["outcome"] != "ok":
             place = logs / f"{system.name}-{event.name}-{repeat}"
             place.mkdir(parents=True, exist_ok=True)

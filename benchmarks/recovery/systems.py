@@ -60,8 +60,6 @@ class System:
         """What this machine lacks to run it; empty if nothing."""
         if self.name == "torchft" and importlib.util.find_spec("torchft") is None:
             return "torchft is not installed: pip install 'spotray[bench]'"
-        if self.name == "spotray-live" and not jobs.takes_recovery():
-            return "this spotray has no live recovery"
         return ""
 
     def start(self, folder: Path, *, workers: int, replacement_s: float | None) -> Site:
