@@ -111,6 +111,7 @@ class Assembly:
         mtbp_s: How long a new node is expected to live, seconds.
         max_workers: More are not let in.
         progress: Of the job so far.
+        monotonic_s: The time by which silence is measured; a test has its own.
     """
 
     def __init__(
@@ -125,8 +126,10 @@ class Assembly:
         mtbp_s: float,
         max_workers: int,
         progress: Progress,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._membership = membership
+        self._monotonic_s = monotonic_s
         self._append_fact = append
         self._flush = flush
         self._on_formed = on_formed
@@ -157,7 +160,7 @@ class Assembly:
     def enter(self, member: str, node_id: str) -> Entry:
         """A worker's process runs its training function."""
         with self._changed:
-            now = time.monotonic()
+            now = self._monotonic_s()
             self._is_recovering(now, heard=True)
             warm_up = self._membership.enter(member, node_id, now)
             return Entry(warm_up=warm_up, epoch=self.progress.epoch, step=self.progress.step)
@@ -165,7 +168,7 @@ class Assembly:
     def beat(self, member: str, beat: Beat) -> Answer:
         """A sign of life, with what there is to tell."""
         with self._changed:
-            now = time.monotonic()
+            now = self._monotonic_s()
             is_recovering = self._is_recovering(now, heard=True)
             self._place(member, beat, is_recovering, now)
             if self._membership.is_member(member):
@@ -174,6 +177,9 @@ class Assembly:
                     and beat.roster.generation == self._membership.roster.generation
                 ):
                     self.progress = beat.progress
+                    if self._met_at is not None:
+                        self._pause_s = max(0.0, now - self._met_at - beat.progress.step_s)
+                        self._met_at = None
                 kept = self._keep(member, beat)
             else:
                 kept = beat.first_fact + len(beat.facts)  # fenced out: they are dropped
@@ -206,7 +212,7 @@ class Assembly:
         """
         until = time.monotonic() + timeout_s
         with self._changed:
-            self._is_recovering(time.monotonic(), heard=True)
+            self._is_recovering(self._monotonic_s(), heard=True)
             while True:
                 # Each time: after a restart, this side may only just have heard who it is.
                 self._join(member, generation, why, has_state)
@@ -274,7 +280,7 @@ class Assembly:
             gone: Workers that ended, and why.
         """
         with self._changed:
-            now = time.monotonic()
+            now = self._monotonic_s()
             membership = self._membership
             was_whole = not membership.broken
             for member, why in gone.items():
@@ -303,7 +309,7 @@ class Assembly:
     def set_notices(self, deadlines: Mapping[str, float | None]) -> None:
         """Nodes that Ray drains, with the deadline (Unix seconds) where one is known."""
         with self._changed:
-            now = time.monotonic()
+            now = self._monotonic_s()
             for node_id in deadlines:
                 self._noticed_at.setdefault(node_id, now)
             for node_id in self._noticed_at.keys() - deadlines.keys():
@@ -353,14 +359,14 @@ class Assembly:
             membership.leave(member, "the others went on without it")
 
     def _join(self, member: str, generation: int, why: str, has_state: bool) -> None:
-        now = time.monotonic()
+        now = self._monotonic_s()
         membership = self._membership
         if not membership.is_known(member):
             return
         was_whole = not membership.broken
         membership.join(member, generation, now, why=why, has_state=has_state)
-        if generation == 0 and member not in self._ready_at:
-            self._ready_at[member] = now
+        if member in membership.newcomers():
+            self._ready_at.setdefault(member, now)
         if was_whole and membership.broken:
             self._tell_broken()
         self._look(now)
@@ -383,7 +389,7 @@ class Assembly:
                 reached_step=self.progress.step,
                 broke_at_s=self._broke_at_s,
             )
-        if self._is_recovering(time.monotonic()):
+        if self._is_recovering(self._monotonic_s()):
             return None
         if generation and roster.generation > generation:
             # As they had agreed where its node will be taken.
@@ -407,7 +413,7 @@ class Assembly:
         while not self._closing.wait(_TICK_S):
             with self._changed:
                 try:
-                    self._look(time.monotonic())
+                    self._look(self._monotonic_s())
                 except Exception:  # the loop must live: without it nobody is found lost
                     log.exception("the members of the job could not be looked at")
 
@@ -419,14 +425,14 @@ class Assembly:
         was_whole = not membership.broken
         before = membership.roster.generation
         self._plan(now)
-        broke_at_s = self._broke_at_s
         roster = membership.tick(now)
         losses = self._take_losses()
         if was_whole and (membership.broken or any(loss.was_member for loss in losses)):
             self._tell_broken(losses)
-            broke_at_s = self._broke_at_s
+            was_whole = False
         if roster is not None and roster.generation > before:
-            self._broke_at_s = broke_at_s
+            if was_whole:
+                self._broke_at_s = None  # they met as agreed
             self._tell_formed(roster, now)
             self._changed.notify_all()
         elif losses or membership.done or membership.gave_up:
@@ -463,7 +469,7 @@ class Assembly:
         )
 
     def _tell_formed(self, roster: Roster, now: float) -> None:
-        self._met_at = now
+        self._met_at = now if self._broke_at_s is None and roster.heirs else None
         self._on_formed(roster)
         for member in roster.members:
             if (since := self._ready_at.pop(member, None)) is not None and roster.heirs:
