@@ -22,14 +22,26 @@ Loss = Callable[[int], torch.Tensor]
 
 
 def step(
-    exchange: GradientExchange, world: World, loss: Loss, *, riders: Sequence[float] = (1.0,)
+    exchange: GradientExchange,
+    world: World,
+    loss: Loss,
+    *,
+    riders: Sequence[float] = (1.0,),
+    eager: bool = True,
 ) -> list[float]:
-    """One step of ``SHARDS`` shards of equal weight; ``loss(shard)`` is its mean loss."""
+    """One step of ``SHARDS`` shards of equal weight; ``loss(shard)`` is its mean loss.
+
+    Not ``eager``: gradients are taken after the backward pass and not within it.
+    """
     held = shard_range(SHARDS, world_size=world.size, rank=world.rank)
     exchange.begin_step(held, SHARDS, world)
     for shard in held:
         exchange.begin_shard(last=shard == held[-1])
-        (loss(shard) / SHARDS).backward()
+        part = loss(shard) / SHARDS
+        if eager:
+            exchange.backward(part, shard)
+        else:
+            part.backward()
         exchange.collect(shard, weight=1 / SHARDS, riders=riders)
         exchange.hide()
     return exchange.finish()
@@ -75,13 +87,18 @@ class Peculiar(nn.Module):
         return self.second(torch.relu(self.norm(self.first(x))))
 
 
-def peculiar_steps(world: World) -> dict[str, bytes]:
+def peculiar_steps(world: World, eager: bool = True) -> dict[str, bytes]:
     torch.manual_seed(0)
     model = Peculiar()
     exchange = GradientExchange([model], riders=1, ordered=True)
     found = {}
     for number in range(3):
-        step(exchange, world, lambda i, n=number: model(samples(10 * n + i, 5, 6)).square().mean())
+        step(
+            exchange,
+            world,
+            lambda i, n=number: model(samples(10 * n + i, 5, 6)).square().mean(),
+            eager=eager,
+        )
         found |= {f"{number}/{k}": v for k, v in everything(model).items()}
     assert model.calls.item() == 3, "a counter counts steps, not shards"
     assert model.norm.num_batches_tracked.item() == 3
@@ -102,6 +119,15 @@ def test_peculiar_buffers_and_tied_weights_are_the_same_at_any_world_size(
     assert np.frombuffer(alone["2/0/mean"], np.float32).any(), "an assigned buffer was forgotten"
     for size in (2, 3, 4):
         for result in workers.run(size, peculiar_steps):
+            assert result == alone
+
+
+def test_gradients_that_are_taken_within_backward_or_after_it_have_the_same_bits(
+    workers: WorkerPool,
+) -> None:
+    alone = workers.run(1, peculiar_steps, False)[0]
+    for size in (1, 3):
+        for result in workers.run(size, peculiar_steps, True):
             assert result == alone
 
 
