@@ -442,6 +442,8 @@ class Assembly:
         losses, self._membership.losses = self._membership.losses, []
         for loss in losses:
             self._ready_at.pop(loss.member, None)
+            if self._membership.done:
+                continue
             log.warning("worker %s on node %s is out: %s", loss.member, loss.node_id[:8], loss.why)
             if loss.maybe_alive:
                 self._append_fact(
@@ -456,6 +458,8 @@ class Assembly:
 
     def _tell_broken(self, losses: Sequence[Loss] = ()) -> None:
         membership = self._membership
+        if membership.done:
+            return
         self._broke_at_s = time.time()
         self._append_fact(
             WorkerGroupLost(

@@ -229,7 +229,7 @@ class Membership:
         self.losses.append(
             Loss(member, worker.node_id, why, self.roster.generation, was_member, maybe_alive)
         )
-        if was_member:
+        if was_member and (maybe_alive or not self.done):  # else it ended like the job
             if self._breach is None:
                 self._breach = _Breach(why, now_s)
             self._breach.lost.append(worker.node_id)

@@ -235,6 +235,14 @@ def test_who_waits_when_the_job_is_done_is_told(pair: Job) -> None:
     assert pair.sync().done
 
 
+def test_nothing_is_told_of_who_ends_when_the_job_is_done(pair: Job) -> None:
+    pair.assembly.finish("a", {}, None)
+    told = len(pair.events)
+    pair.sync(a="finished")
+    pair.live(5.0)
+    assert len(pair.events) == told
+
+
 def test_the_driver_never_starts_fewer_than_are_needed(jobs: Any) -> None:
     job = jobs(low=3)
     begin(job, "a", "b", "c")

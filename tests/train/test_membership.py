@@ -399,6 +399,14 @@ def test_at_the_jobs_end_nobody_waits_for_one_that_is_lost() -> None:
     assert directive.broken
 
 
+def test_who_ended_with_the_job_is_no_loss() -> None:
+    job = Job()
+    job.begin("a", "b")
+    job.rules.done = True
+    job.lose("b")
+    assert not job.rules.beat("a", job.now_s).broken, "its last message is on its way"
+
+
 def test_after_a_restart_members_are_known_by_what_they_say() -> None:
     job = Job(generation=3)
     roster = Roster(generation=3, members=("a", "b"), node_ids=("n-a", "n-b"))
