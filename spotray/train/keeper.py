@@ -429,7 +429,8 @@ class Keeper:
                     snapshot_s=self.saver.snapshot_cost_s,
                     checkpoint_s=self.saver.checkpoint_cost_s,
                     useful_workers=self.useful_workers,
-                    no_snapshots=self.saver.lacks_snapshots,
+                    # Live workers keep the state of one that leaves.
+                    no_snapshots=self.saver.lacks_snapshots and self._session.member is None,
                 )
             )
         if time.monotonic() - self._told_at >= _JOURNAL_EVERY_S or not self._told_any:
