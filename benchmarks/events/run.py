@@ -35,10 +35,10 @@ from spotray.ledger.rundir import load_run
 
 PROVISIONING_S = 1.0
 NOTICE_S = 5.0  # the shortest
+START_S = 180.0  # for a job to get going
 STUCK_S = 90.0  # without a new step
 LIMIT_S = 600.0  # of one job
 _LOOK_S = 0.02  # nobody announces a step
-_END_S = 30.0  # for a driver to end by itself after its job, and for facts to reach the journal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,8 +182,8 @@ def _watch(driver: subprocess.Popen[bytes], storm: Storm) -> str:
         now = time.monotonic()
         if storm.step > step:
             step, new_step_at = storm.step, now
-        if now - new_step_at > STUCK_S:
-            return f"stuck: no step after {step} for {STUCK_S:.0f} s"
+        if now - new_step_at > (STUCK_S if step else START_S):
+            return f"stuck: no step after {step} for {now - new_step_at:.0f} s"
         if now - began > LIMIT_S:
             return f"not done after {LIMIT_S:.0f} s"
         time.sleep(_LOOK_S)
