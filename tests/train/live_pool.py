@@ -51,6 +51,38 @@ class Calls:
             raise Unreachable(str(exc)) from exc
 
 
+class _Front:
+    """What workers reach of an assembly: no answer any more, once it is lost."""
+
+    def __init__(self, assembly: Assembly) -> None:
+        self._assembly = assembly
+        self.is_lost = False
+
+    def _ask(self, method: str, *args: Any) -> Any:
+        answer = getattr(self._assembly, method)(*args)
+        if self.is_lost:
+            raise ConnectionResetError("the assembly is gone")
+        return answer
+
+    def enter(self, *args: Any) -> Any:
+        return self._ask("enter", *args)
+
+    def beat(self, *args: Any) -> Any:
+        return self._ask("beat", *args)
+
+    def join(self, *args: Any) -> Any:
+        return self._ask("join", *args)
+
+    def tell(self, *args: Any) -> Any:
+        return self._ask("tell", *args)
+
+    def commit(self, *args: Any) -> Any:
+        return self._ask("commit", *args)
+
+    def finish(self, *args: Any) -> Any:
+        return self._ask("finish", *args)
+
+
 class LivePool:
     """A live job of plain processes.
 
@@ -102,6 +134,7 @@ class LivePool:
         if not first:
             generation, progress = self.assembly._membership.roster.generation, progress
             address = self.address
+            self._front.is_lost = True
             self._stop_server()
             self.assembly.close()
         self.assembly = Assembly(
@@ -121,7 +154,8 @@ class LivePool:
             progress=progress,
         )
         manager = _Server(address=address, authkey=_KEY)
-        manager.register("assembly", callable=lambda: self.assembly)
+        self._front = _Front(self.assembly)
+        manager.register("assembly", callable=lambda: self._front)
         self._server = manager.get_server()
         self.address = self._server.address
         threading.Thread(target=self._serve, args=(self._server,), daemon=True).start()
