@@ -74,7 +74,8 @@ class Run:
         seed: Of the order of samples, dropout and every other random stream.
         reduction: ``"ordered"``: the same bits at any number of workers.
             ``"ddp"``: torch's DistributedDataParallel, which overlaps the sum with
-            the backward pass and promises no bits.
+            the backward pass and promises no bits. With a model that was sharded by
+            ``fully_shard``, FSDP sums the gradients whatever is given here, and promises none.
         drop_last: Leave out the shorter batch at an epoch's end.
         loader_workers: Processes that load samples; 0 loads in this one.
         find_unused_parameters: As in torch's DistributedDataParallel, for ``"ddp"`` only:
@@ -175,14 +176,17 @@ class Run:
         function and number of loader processes are taken), and objects of your
         own with ``state_dict`` and ``load_state_dict`` that are alike on all workers.
 
+        A model may be sharded: call torch's ``fully_shard`` on it, over all workers, then
+        make its optimizer, then prepare both. It needs ``recovery="restart"``.
+
         Returns:
             What stands for each object in the loop, in the same order; for one
             object, that alone. The dataset becomes the loader of this worker's
             micro-batches.
 
         Raises:
-            ConfigError: no model or no dataset, an empty dataset, or an object of
-                no known kind.
+            ConfigError: no model or no dataset, an empty dataset, an object of
+                no known kind, or a model that is sharded in another way.
             StateMismatch: the saved state of this job's name belongs to another
                 model, batch size, seed or dataset.
         """

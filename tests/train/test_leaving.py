@@ -34,6 +34,22 @@ def test_the_workers_stay_while_there_is_time_and_nobody_to_take_over() -> None:
     assert decide() is None
 
 
+def test_without_snapshots_they_leave_in_time_to_write() -> None:
+    def at(left_s: float, checkpoint_s: float) -> StopRequest | None:
+        progress = Progress(
+            step=9, epoch=0, loss=1.0, step_s=1.0, checkpoint_s=checkpoint_s, no_snapshots=True
+        )
+        return decide(progress=progress, deadline_s=NOW_S + left_s)
+
+    assert at(27.0, checkpoint_s=10.0) is None
+    stop = at(26.0, checkpoint_s=10.0)  # margin, two steps, twice the time to write
+    assert stop is not None
+    assert stop.durable
+    unknown = at(1000.0, checkpoint_s=0.0)
+    assert unknown is not None
+    assert unknown.durable
+
+
 def test_they_leave_when_others_are_ready() -> None:
     stop = decide(room=4)
     assert stop is not None
