@@ -10,12 +10,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.distributed.fsdp import fully_shard
 
 from tests.train.jobs import MODELS, Images
 
 
 def elastic_loop(config: dict[str, Any], runs: list[Any] | None = None) -> None:
     """Trains for ``epochs`` of 5 steps; ``step_s`` stands for the time of real work.
+
+    From step ``slow_from`` on it goes slowly until there are ``slow_below`` workers, so that
+    replacements come before the end.
 
     ``runs`` gets the run, for who calls it in the same process.
     """
@@ -25,6 +29,10 @@ def elastic_loop(config: dict[str, Any], runs: list[Any] | None = None) -> None:
     if runs is not None:
         runs.append(run)
     model = MODELS[config.get("model", "vit")]()
+    if config.get("sharded"):
+        for layer in model.encoder.layers:
+            fully_shard(layer)
+        fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     samples = config.get("samples", 70)
     model, optimizer, loader = run.prepare(model, optimizer, Images(samples))
@@ -38,6 +46,8 @@ def elastic_loop(config: dict[str, Any], runs: list[Any] | None = None) -> None:
             optimizer.step()
             optimizer.zero_grad()
             time.sleep(config.get("step_s", 0.0) / (8 / run.world_size))
+            if run.step >= config.get("slow_from", run.step + 1):
+                time.sleep(0.5 if run.world_size < config["slow_below"] else 0.0)
         run.report({"seen": epoch})
 
 

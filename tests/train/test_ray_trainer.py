@@ -17,8 +17,10 @@ from spotray.events import (
     CheckpointCommitted,
     EpochAudited,
     Event,
+    FellBack,
     JobEnded,
     Restored,
+    SnapshotTaken,
     TrainingDone,
     Warned,
     WorkerGroupStarted,
@@ -27,6 +29,8 @@ from spotray.lab.lab import Lab
 from spotray.lab.scenario import Scenario, ScriptedEvent
 from spotray.ledger.recovery import summarize_recoveries
 from spotray.ledger.rundir import load_run
+from spotray.storage import Store
+from spotray.train.checkpoint_files import read_checkpoint
 from tests.train.ray_jobs import elastic_loop, plain_loop
 from tests.train.workers import WorkerPool
 
@@ -134,6 +138,39 @@ def test_one_node_lost_without_notice_then_another_with(
 
     names = FileSystemReader(result.checkpoint.path).read_metadata().state_dict_metadata
     assert "/model/head.weight" in names
+
+
+@pytest.mark.timeout(600)  # four worker groups, one after the other
+def test_a_sharded_model_falls_back_to_restarts_and_survives_from_storage(
+    cluster: Lab, tmp_path: Path
+) -> None:
+    script = (
+        ScriptedEvent(at_step=10, action="capacity", count=2, notice_s=0),
+        ScriptedEvent(at_step=25, action="capacity", count=1, notice_s=20),
+    )
+    play = cluster.play(Scenario(workers=WORKERS, events=script))
+    result, events = fit(tmp_path, "sharded", config={"sharded": True}, recovery="live")
+    play.stop()
+    (fell,) = of(events, FellBack)
+    assert fell.to == "restart"
+    done = of(events, TrainingDone)[-1]
+    assert done.step == 5 * EPOCHS
+    audits = {e.epoch: e.exactly_once for e in of(events, EpochAudited)}
+    assert audits == dict.fromkeys(range(EPOCHS), True)
+    assert of(events, JobEnded)[-1].status == "finished"
+    sources = [(e.source, e.step > 0) for e in of(events, Restored)]
+    assert sources[0] == ("fresh", False)
+    assert set(sources[1:]) == {("checkpoint", True)}
+    assert [g.world_size for g in of(events, WorkerGroupStarted) if not g.live] == [3, 2, 1]
+    assert not of(events, SnapshotTaken)
+    summary = summarize_recoveries(events)
+    assert (summary.preemptions_noticed, summary.preemptions_silent) == (1, 1)
+    assert summary.steps_lost_noticed == 0
+    # Put together from the pieces of three workers, by a reader that has no group.
+    weights = {
+        n.removeprefix("/model/") for n in read_checkpoint(Store.at(result.checkpoint.path)).tensors
+    }
+    assert "encoder.layers.1.linear2.weight" in weights
 
 
 def test_all_nodes_under_notice_reach_storage_in_time(
