@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed import init_device_mesh
+from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
@@ -102,6 +104,11 @@ def group_of_one(world: World) -> Iterator[None]:
 def shard(net: Net, how: str) -> None:
     if how == "layers":  # the embedding, the norm and the head stay whole
         fully_shard(net.body)
+    elif how == "copies":  # two copies of the model, each cut among half of the workers
+        shape = (2, dist.get_world_size() // 2)
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("copy", "piece"))
+        fully_shard(net.body, mesh=mesh)
+        fully_shard(net, mesh=mesh)
     elif how != "none":
         fully_shard(net.body)
         fully_shard(net)
@@ -328,6 +335,21 @@ def test_4_2_3_1_workers_go_on_from_each_others_pieces(
     assert before["sha256"] == before["recomputed"]
 
 
+def test_copies_of_a_sharded_model_are_written_once_and_read_by_all(
+    workers: WorkerPool, tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
+    folder = str(tmp_path)
+    first = workers.run(4, job, folder, {"how": "copies", "stop_at": 3})
+    (written,) = (tmp_path / "store" / "checkpoints").iterdir()
+    weight = FileSystemReader(written).read_metadata().state_dict_metadata["/model/embed.weight"]
+    assert [tuple(chunk.offsets) for chunk in weight.chunks] == [(0, 0), (17, 0)]
+    second = workers.run(3, job, folder, {"stop_at": 6})
+    assert_same_bits(second[2]["first"], first[0]["state"])
+    third = workers.run(2, job, folder, {"how": "copies"})
+    assert_same_bits(third[1]["first"], second[0]["state"])
+    assert_close(third[0]["state"], undisturbed["state"])
+
+
 def test_the_weights_have_the_fingerprint_of_the_same_weights_unsharded(
     workers: WorkerPool, tmp_path: Path
 ) -> None:
@@ -442,7 +464,7 @@ def refused(world: World, case: str) -> str:
         net = Net()
         optimizer = torch.optim.AdamW(net.parameters())
         if case == "replicated":
-            mesh = torch.distributed.init_device_mesh("cpu", (world.size,))
+            mesh = init_device_mesh("cpu", (world.size,))
             weight = distribute_tensor(net.head.weight.detach(), mesh, [Replicate()])
             net.head.weight = nn.Parameter(weight)
         else:
