@@ -53,17 +53,25 @@ def tree_sum(
         out: Where the sum goes; by default into one of the parts.
     """
 
-    def value(start: int, size: int, out: torch.Tensor | None = None) -> torch.Tensor:
-        known = parts.get((start, size))
-        if known is not None:
-            return known if out is None else out.copy_(known)
-        half = size // 2
-        if start + half >= shards:
-            return value(start, half, out)
-        left, right = value(start, half), value(start + half, half)
-        return torch.add(left, right, out=left if out is None else out)
+    return _value(parts, shards, 0, 1 << max(shards - 1, 0).bit_length(), out)
 
-    return value(0, 1 << max(shards - 1, 0).bit_length(), out)
+
+def _value(
+    parts: Mapping[Node, torch.Tensor],
+    shards: int,
+    start: int,
+    size: int,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    known = parts.get((start, size))
+    if known is not None:
+        return known if out is None else out.copy_(known)
+    half = size // 2
+    if start + half >= shards:
+        return _value(parts, shards, start, half, out)
+    left = _value(parts, shards, start, half)
+    right = _value(parts, shards, start + half, half)
+    return torch.add(left, right, out=left if out is None else out)
 
 
 @dataclass(frozen=True)

@@ -80,11 +80,17 @@ def survive(
     }
 
 
+def let_go(world: World) -> None:
+    """Let the end of the job close the sockets; a group lives as long as it is held."""
+    world.group = world.host_group = world.io_group = None
+
+
 def with_a_peer_that_leaves(world: World) -> dict[str, Any]:
     net = Net()
     exchange = GradientExchange([net], riders=1, ordered=True)
     step(exchange, world, loss_of(net))  # a healthy one, which leaves memory to be used again
     if world.rank == 1:
+        let_go(world)
         return {}  # its process group ends with its job
     return survive(world, net, exchange, leave=lambda: None)
 
@@ -172,6 +178,9 @@ def with_a_peer_that_wakes_up(world: World) -> dict[str, Any]:
     timer.join()
     store.set("given up", "")
     watched.started[0]._work.wait(timedelta(seconds=60))  # now rank 1's numbers are there
+    watched.started.clear()
+    let_go(watched)
+    let_go(world)
     return {**found, "later": everything(net)}
 
 
