@@ -60,6 +60,7 @@ class Assignment:
     reached_step: int = 0  # steps up to this one were done at least once
     broke_at_s: float | None = None  # the generation before, Unix seconds; None: as agreed
     out: str = ""  # why it is not wanted
+    done: bool = False  # with out: the job has its result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +112,7 @@ class Assembly:
         mtbp_s: How long a new node is expected to live, seconds.
         max_workers: More are not let in.
         progress: Of the job so far.
+        told_step: Steps up to this one are in the journal.
         monotonic_s: The time by which silence is measured; a test has its own.
     """
 
@@ -126,6 +128,7 @@ class Assembly:
         mtbp_s: float,
         max_workers: int,
         progress: Progress,
+        told_step: int = 0,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._membership = membership
@@ -141,7 +144,7 @@ class Assembly:
         self._recovers = membership.roster.generation > 0
         self._recovers_until_s: float | None = None  # None: no worker was heard yet
         self._told: dict[str, int] = {}  # sender -> facts that are kept
-        self._told_step = 0
+        self._told_step = told_step
         self._ready_at: dict[str, float] = {}  # newcomer -> since when it waits, monotonic
         self._broke_at_s: float | None = None
         self._notices: dict[str, float | None] = {}  # node id -> deadline, Unix seconds
@@ -374,7 +377,7 @@ class Assembly:
     def _assignment(self, member: str, generation: int) -> Assignment | None:
         membership = self._membership
         if membership.done:
-            return Assignment(roster=None, out="training is done")
+            return Assignment(roster=None, out="training is done", done=True)
         if membership.gave_up:
             return Assignment(roster=None, out=membership.gave_up)
         if self._closing.is_set():

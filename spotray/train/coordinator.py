@@ -22,6 +22,7 @@ from spotray.events import (
     NodeDown,
     NodeReady,
     NodeUp,
+    StepsDone,
     Warned,
     WorkerGroupLost,
     WorkerGroupStarted,
@@ -68,11 +69,14 @@ class Coordinator:
         self._writes_nodes = writes_nodes
         self._started_at_s = time.time()
         self._journal = JournalWriter(
-            store.child("journal"), writer=f"coordinator-{int(self._started_at_s * 1000)}"
+            store.child("journal"),
+            writer=f"coordinator-{int(self._started_at_s * 1000)}",
+            # The facts of live workers go through here; an object store takes a request each.
+            flush_interval_s=0.5 if store.can_append else 2.0,
         )
         self._lock = threading.Lock()
         # Not 0 where a job is resumed, or where this actor was started anew.
-        self._generation, self._group = _last_group(store)
+        self._generation, self._group, self._told_step = _newest(store)
         self._made_steps = False  # in the current worker group
         self._placed_at_s: float | None = None  # the next group's workers have their nodes
         self._progress = Progress(step=0, epoch=0, loss=None)
@@ -313,11 +317,15 @@ class Coordinator:
         self._journal.append(event)
 
 
-def _last_group(store: Store) -> tuple[int, tuple[str, ...]]:
-    """Generation and nodes of the newest worker group in the job's journal."""
-    starts = [e for e in read_journal(store.child("journal")) if isinstance(e, WorkerGroupStarted)]
+def _newest(store: Store) -> tuple[int, tuple[str, ...], int]:
+    """Of a job's journal: generation and nodes of the newest worker group, and its last step."""
+    facts = list(read_journal(store.child("journal")))
+    starts = [e for e in facts if isinstance(e, WorkerGroupStarted)]
     newest = max(starts, key=lambda e: e.generation, default=None)
-    return (newest.generation, newest.node_ids) if newest is not None else (0, ())
+    if newest is None:
+        return 0, (), 0
+    steps = [e for e in facts if isinstance(e, StepsDone) and e.generation == newest.generation]
+    return newest.generation, newest.node_ids, max((e.last_step for e in steps), default=0)
 
 
 def _node_up(node: dict[str, Any], now_s: float) -> NodeUp:

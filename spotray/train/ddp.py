@@ -118,6 +118,7 @@ class _FailingSum:
         buffer.div_(self._world.size)
         mean: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         work = dist.all_reduce(buffer, group=self._world.group, async_op=True)
+        self._world.track(work)
         with self._lock:
             self._open.append(mean)
         if self._world.failed:

@@ -67,6 +67,7 @@ class _Steps:
 class _Ended:
     """One step that was done."""
 
+    generation: int
     step: int
     samples: int
     began_at_s: float
@@ -74,10 +75,10 @@ class _Ended:
     world_size: int
     loss: float | None
 
-    def told(self, generation: int) -> StepsDone:
+    def told(self) -> StepsDone:
         return StepsDone(
             at_s=self.ended_at_s,
-            generation=generation,
+            generation=self.generation,
             first_step=self.step,
             last_step=self.step,
             seconds=self.ended_at_s - self.began_at_s,
@@ -189,7 +190,7 @@ class Keeper:
     def enter(self, world: World) -> None:
         """Go on among other workers, without a restart of this process."""
         told_before = self._world.rank == 0
-        before, self._world = self._world, world
+        self._world = world
         if self._progress is not None and self._session is not None:
             self._progress = self._progress_file(self._session)
         self.saver.enter(world)
@@ -203,7 +204,7 @@ class Keeper:
             self._steps = _Steps()
             for one in self._recent:
                 if one.step > member.assignment.told_step:
-                    self._journal(one.told(before.generation))
+                    self._journal(one.told())
 
     def heal(self, step: int) -> bool:
         """Make the state of all members that of the most advanced one; whether this one's changed.
@@ -222,7 +223,8 @@ class Keeper:
         is_heir = member.name in roster.heirs
         captured = self._state.capture()
         mine = (step, digest(captured)) if is_heir else None
-        told = self._world.gather_objects(mine)
+        last = self._recent[-1] if self._recent else None
+        told, ended = zip(*self._world.gather_objects((mine, last)), strict=True)
         most = max(one[0] for one in told if one is not None)
         counts = Counter(one[1] for one in told if one is not None and one[0] == most)
         if len(counts) > 1:
@@ -245,6 +247,11 @@ class Keeper:
             self._progress.write(most)
         if lacks:
             self.saver.hurry_snapshot()
+            theirs = ended[source]
+            if theirs is not None and theirs.step == most > assignment.told_step:
+                # Only members that did the step can tell of it, and rank 0 is none of them.
+                self._recent.append(theirs)
+                self._journal(theirs.told())
         self._journal(
             Restored(
                 at_s=time.time(),
@@ -412,8 +419,17 @@ class Keeper:
         now_s = time.time()
         if self._session.member is not None:
             began_s = self._recent[-1].ended_at_s if self._recent else self._step_began_at
-            ended = _Ended(step, self.samples, began_s, now_s, self._world.size, loss)
-            self._recent.append(ended)
+            self._recent.append(
+                _Ended(
+                    self._world.generation,
+                    step,
+                    self.samples,
+                    began_s,
+                    now_s,
+                    self._world.size,
+                    loss,
+                )
+            )
         self._steps.ended_at_s.append(now_s)
         self.saver.collect()
         link = self._session.link

@@ -61,6 +61,7 @@ class LiveCoordinator(Coordinator):
             mtbp_s=spot.node_mtbp_s,
             max_workers=max_workers,
             progress=self._progress,
+            told_step=self._told_step,
         )
 
     # -- for the workers ---------------------------------------------------------

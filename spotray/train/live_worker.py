@@ -18,6 +18,7 @@ import ray
 import torch
 from ray.exceptions import RayError, RayTaskError
 
+from spotray.clock import SystemClock, wait_until
 from spotray.errors import ConfigError
 from spotray.storage import Store
 from spotray.train import session as session_module
@@ -29,6 +30,9 @@ from spotray.train.worker import SHM_DIR
 from spotray.train.world import World
 
 log = logging.getLogger(__name__)
+
+_PEER_GONE = ("closed by peer", "reset by peer", "Read error", "Broken pipe", "NCCL")
+_BREACH_S = 5.0  # until all that are left have heard of a lost member
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +132,7 @@ def work(
     except LiveUnsupported as exc:
         return Outcome(kind="unsupported", why=str(exc))
     except Exception as exc:
-        if member.is_broken or (member.world is not None and member.world.failed):
+        if _lost_its_peers(exc, member):
             # A collective of the loop's own: only the loop's top is a place to go on from.
             log.warning("the training loop ended with the loss of a worker: %s", exc)
             return Outcome(kind="left", why=f"a collective of the training loop's own broke: {exc}")
@@ -139,6 +143,20 @@ def work(
     finally:
         session_module.enter(None)
         member.close()
+
+
+def _lost_its_peers(error: Exception, member: Member) -> bool:
+    """Whether a loop failed in a collective of its own because a peer is gone.
+
+    A closed socket is seen at once, what it means only with the next signs of life.
+    """
+
+    def is_broken() -> bool:
+        return member.is_broken or (member.world is not None and bool(member.world.failed))
+
+    if isinstance(error, RuntimeError) and any(words in str(error) for words in _PEER_GONE):
+        wait_until(is_broken, timeout_s=_BREACH_S, clock=SystemClock())
+    return is_broken()
 
 
 def _wants_ray_train(error: Exception) -> bool:

@@ -87,6 +87,7 @@ class Member:
         self._answered_at = time.monotonic()
         self._thread: threading.Thread | None = None
         self.connected_at_s: float | None = None  # to the present generation, Unix seconds
+        self.is_done = False  # it left because the job has its result
         self.speaks = False  # for the whole generation: rank 0 writes the facts
 
     # -- life ------------------------------------------------------------------------
@@ -118,10 +119,11 @@ class Member:
         while True:
             generation = self._roster.generation if self._roster is not None else 0
             if self.world is not None:
-                forget_groups(self.world, may_hang=bool(why) or is_busy)
+                forget_groups(self.world, is_busy=is_busy)
                 self.world = None
             assignment = self._ask_to_join(generation, why)
             if assignment.roster is None:
+                self.is_done = assignment.done
                 raise LeftJob(assignment.out)
             with self._lock:
                 self._roster = assignment.roster

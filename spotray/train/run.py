@@ -36,7 +36,13 @@ from spotray.train.member import LeftJob, Reenter
 from spotray.train.optim import ElasticGradScaler, ElasticOptimizer, ElasticScheduler
 from spotray.train.order import BatchPlan, check_batch_sizes
 from spotray.train.session import LiveUnsupported, Session
-from spotray.train.sharded import NO_BITS, ShardedGradients, check_sharded, is_sharded
+from spotray.train.sharded import (
+    NO_BITS,
+    STORAGE_ALONE,
+    ShardedGradients,
+    check_sharded,
+    is_sharded,
+)
 from spotray.train.state import Stateful, TrainState, weights_sha256
 from spotray.train.world import World, peers
 
@@ -222,8 +228,8 @@ class Run:
             self._begin_live(self._session)
         else:
             keeper.restore()
-        if some_sharded and was_ordered and self._world.rank == 0 and not self.step:
-            _teller(self._session)(NO_BITS)
+        if some_sharded and self._world.rank == 0 and not self.step:
+            self._tell_of_sharding(was_ordered=was_ordered)
         if tally is not None:
             self._tell_audits(tally)  # a lost rank 0 may not have come to tell the last ones
         return results[0] if len(results) == 1 else tuple(results)
@@ -364,7 +370,14 @@ class Run:
                 path = self._finish_together(self._session)
                 break
             except WorldBroken as exc:
-                self._lost_a_peer(exc)
+                try:
+                    self._lost_a_peer(exc)
+                except LeftJob:
+                    if not self._session.member or not self._session.member.is_done:
+                        raise
+                    # The job knows its result; only the parting from the others broke.
+                    self._prepared.keeper.remove_snapshots()
+                    return
                 if (self.step, self.epoch) != position:
                     # Another worker was one step further, or this one's peers began anew.
                     raise Reenter("the end of training came too early here") from exc
@@ -431,6 +444,14 @@ class Run:
                 "a MixedPrecisionPolicy(reduce_dtype=...)"
             )
         self.reduction = "fsdp"
+
+    def _tell_of_sharding(self, *, was_ordered: bool) -> None:
+        """Say once in a job what a sharded model does not get."""
+        tell = _teller(self._session)
+        if was_ordered:
+            tell(NO_BITS)
+        if self._session is not None and self._session.store is not None:
+            tell(STORAGE_ALONE)
 
     def _adopt(self, one: Any, parts: dict[str, Stateful]) -> Any:
         """Register one object of ``prepare`` and return what stands for it in the loop."""
@@ -587,18 +608,22 @@ class Run:
         while True:
             checkpoints = ready.keeper.saver.checkpoints
             is_busy = checkpoints is not None and checkpoints.is_busy
+            spoke = member.speaks
             self._take_world(member.join(why, is_busy=is_busy))
             try:
                 epoch = self.epoch
                 assert member.roster is not None, "it joined"
                 if member.roster.heirs:
-                    ready.keeper.heal(self.step)
+                    has_new_state = ready.keeper.heal(self.step)
                 else:
                     ready.keeper.restore()
+                    has_new_state = True
                 break
             except WorldBroken as exc:
                 why = str(exc)
                 log.warning("generation %d broke: %s", self._world.generation, exc)
+        if ready.tally is not None and member.speaks and (has_new_state or not spoke):
+            self._tell_audits(ready.tally)  # who spoke before may not have come to it
         self._moved = True
         self._drop_step()
         if self.epoch < epoch:
@@ -616,9 +641,7 @@ class Run:
         session = self._session
         assert session is not None and session.member is not None, "only live workers change it"
         self._world = session.world = world
-        spoke, session.member.speaks = session.member.speaks, world.rank == 0
-        if session.member.speaks and not spoke and self._ready.tally is not None:
-            self._tell_audits(self._ready.tally)  # who spoke before may not have come to it
+        session.member.speaks = world.rank == 0
         if session.member.assignment is not None:
             session.reached_step = session.member.assignment.reached_step
         self._ready.keeper.enter(world)

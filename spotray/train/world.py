@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -38,6 +39,7 @@ class Pending:
 
     def __init__(self, world: World, work: Any, doing: str) -> None:
         self._world, self._work, self._doing = world, work, doing
+        world.track(work)
 
     def wait(self) -> None:
         """Return when it is done.
@@ -85,6 +87,8 @@ class World:
         self.host_group = host_group
         self.io_group = io_group
         self._failed = ""
+        self._works: list[Any] = []  # collectives that may be under way
+        self._lock = threading.Lock()  # of the works: checkpoints have a thread of their own
         self._on_fail: list[Callable[[str], None]] = []
 
     @classmethod
@@ -135,6 +139,18 @@ class World:
             self.group._get_backend(self.device).abort()
         for tell in self._on_fail:
             tell(why)
+
+    def track(self, work: Any) -> None:
+        """A collective was started: the groups must not go before it is through."""
+        with self._lock:
+            self._works = [one for one in self._works if not one.is_completed()]
+            self._works.append(work)
+
+    @property
+    def is_still(self) -> bool:
+        """Whether no collective is under way any more; failed ones are not."""
+        with self._lock:
+            return all(work.is_completed() for work in self._works)
 
     def on_fail(self, tell: Callable[[str], None]) -> None:
         """Call ``tell`` with the reason when this world is failed; for who waits elsewhere."""
@@ -199,7 +215,7 @@ class World:
         if self.size > 1:
             with self._peers("all-reduce"):
                 work = dist.all_reduce(tensor, group=self.group, async_op=True)
-            self.wait_for(work, "all-reduce")
+            Pending(self, work, "all-reduce").wait()
 
     def gather_objects(self, mine: Any, *, for_io: bool = False) -> list[Any]:
         """Every worker's small picklable object, in the order of ranks."""
@@ -239,10 +255,10 @@ class World:
         if self.size > 1:
             with self._peers("broadcast"):
                 work = dist.broadcast(tensor, src=source, group=self.host_group, async_op=True)
-            self.wait_for(work, "broadcast")
+            Pending(self, work, "broadcast").wait()
 
     def wait_for(self, work: Any, doing: str) -> None:
-        """Wait for torch's ``work``; for who starts collectives of its own on `group`.
+        """Wait for torch's ``work``, which `track` knows.
 
         Raises:
             WorldBroken: a peer was lost, or the world was failed.
@@ -264,7 +280,7 @@ class World:
     def _gather(self, total: torch.Tensor, mine: torch.Tensor, group: Any) -> None:
         with self._peers("gather"):
             work = _all_gather(total, mine, group=group, async_op=True)
-        self.wait_for(work, "gather")
+        Pending(self, work, "gather").wait()
 
     def _check(self) -> None:
         if self._failed:
@@ -293,12 +309,14 @@ def peers(doing: str) -> Iterator[None]:
 
 
 # Groups with a collective that hangs: their destructors would wait for it, and hold the
-# interpreter meanwhile. They end with the process.
+# interpreter meanwhile. They are kept until it is through: a lost peer's sockets close at
+# last, or the process ends.
 _FORGOTTEN: list[World] = []
+_KEPT: list[World] = []  # used by a thread whose collectives nobody tracks: until the process ends
 _LEFT: list[World] = []  # healthy, and kept for a while
 
 
-def forget_groups(world: World, *, may_hang: bool) -> None:
+def forget_groups(world: World, *, is_busy: bool) -> None:
     """Make room for the next default process group, without waiting for this one.
 
     The sockets of a healthy world stay open until the next call: a peer may still be
@@ -306,12 +324,16 @@ def forget_groups(world: World, *, may_hang: bool) -> None:
 
     Args:
         world: No collective of it is started any more.
-        may_hang: A collective may be under way that nobody will end.
+        is_busy: Another thread, with torch's own collectives, may be in it.
     """
+    is_healthy = not world.failed
     world.fail("this worker left for the next generation")
-    if may_hang:
-        _FORGOTTEN.append(world)
-    else:
+    _FORGOTTEN[:] = [one for one in _FORGOTTEN if not one.is_still]
+    if is_busy:
+        _KEPT.append(world)
+    elif is_healthy and world.is_still:
         _LEFT[:] = [world]
+    else:
+        _FORGOTTEN.append(world)
     if dist.is_initialized():
         dist.destroy_process_group()
