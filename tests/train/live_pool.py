@@ -52,17 +52,17 @@ class Calls:
 
 
 class _Front:
-    """What workers reach of an assembly: no answer any more, once it is lost."""
+    """What workers reach of the assembly: one that was lost gives no answer any more."""
 
-    def __init__(self, assembly: Assembly) -> None:
-        self._assembly = assembly
-        self.is_lost = False
+    assembly: Assembly | None = None
 
     def _ask(self, method: str, *args: Any) -> Any:
-        answer = getattr(self._assembly, method)(*args)
-        if self.is_lost:
-            raise ConnectionResetError("the assembly is gone")
-        return answer
+        asked = self.assembly
+        if asked is not None:
+            answer = getattr(asked, method)(*args)
+            if self.assembly is asked:
+                return answer
+        raise ConnectionResetError("the assembly is gone")
 
     def enter(self, *args: Any) -> Any:
         return self._ask("enter", *args)
@@ -130,12 +130,11 @@ class LivePool:
     def restart_assembly(self, *, first: bool = False) -> None:
         """Lose everything that the coordinator knows, as a restart of its process does."""
         generation, progress = 0, Progress(step=0, epoch=0, loss=None)
-        address: Any = ("127.0.0.1", 0)
-        if not first:
-            generation, progress = self.assembly._membership.roster.generation, progress
-            address = self.address
-            self._front.is_lost = True
-            self._stop_server()
+        if first:
+            self._front = _Front()
+        else:
+            generation = self.assembly._membership.roster.generation
+            self._front.assembly = None
             self.assembly.close()
         self.assembly = Assembly(
             Membership(
@@ -153,12 +152,13 @@ class LivePool:
             max_workers=self.workers[1],
             progress=progress,
         )
-        manager = _Server(address=address, authkey=_KEY)
-        self._front = _Front(self.assembly)
-        manager.register("assembly", callable=lambda: self._front)
-        self._server = manager.get_server()
-        self.address = self._server.address
-        threading.Thread(target=self._serve, args=(self._server,), daemon=True).start()
+        self._front.assembly = self.assembly
+        if first:
+            manager = _Server(address=("127.0.0.1", 0), authkey=_KEY)
+            manager.register("assembly", callable=lambda: self._front)
+            self._server = manager.get_server()
+            self.address = self._server.address
+            threading.Thread(target=self._serve, args=(self._server,), daemon=True).start()
 
     def _serve(self, server: Any) -> None:
         with contextlib.suppress(SystemExit):
