@@ -84,8 +84,11 @@ def summary(rows: Sequence[bench.Row]) -> str:
 
 
 @contextmanager
-def jobs(sides: Sequence[str], workers: int, batch: int) -> Iterator[Conductor]:
-    """All sides' jobs, up to their first step; all of it ends with the block."""
+def jobs(sides: Sequence[str], workers: int, batch: int, logs: Path) -> Iterator[Conductor]:
+    """All sides' jobs, up to their first step; all of it ends with the block.
+
+    ``logs`` takes those of all jobs if one of them breaks.
+    """
     started: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
 
     def why_ended() -> str:
@@ -133,8 +136,14 @@ def jobs(sides: Sequence[str], workers: int, batch: int) -> Iterator[Conductor]:
                 name = f"{side}-{rank}"
                 log = folder / f"{name}.log"
                 started[name] = (_start(config | {"rank": rank}, log, environment), log)
-        conductor.gather(_GATHER_S)
-        yield conductor
+        try:
+            conductor.gather(_GATHER_S)
+            yield conductor
+        except Broken:
+            logs.mkdir(parents=True, exist_ok=True)
+            for _, log in started.values():
+                shutil.copy(log, logs)
+            raise
 
 
 @contextmanager
@@ -241,7 +250,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = 0
     try:
         bench.say(f"starting {len(sides)} jobs of {arguments.workers} workers")
-        with jobs(sides, arguments.workers, arguments.batch) as conductor:
+        logs = arguments.json.parent / "logs"
+        with jobs(sides, arguments.workers, arguments.batch, logs) as conductor:
             for turn in take_turns(conductor, sides, rounds=rounds, turn_s=turn_s):
                 turns.append(turn)
                 bench.write_rows(arguments.json, rows_of(turns, arguments.workers))
@@ -249,7 +259,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         bench.say("interrupted: all jobs are ended; the rows so far are kept")
         code = 130
     except Broken as exc:
-        bench.say(str(exc))
+        bench.say(f"{exc}; logs: {logs}")
         code = 1
     rows = rows_of(turns, arguments.workers)
     print(summary(rows))
