@@ -211,7 +211,11 @@ class MemberFencedOut(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class FellBack(Event):
-    """Live recovery gave way. ``to``: restart or snapshot."""
+    """Live recovery cannot go on at once.
+
+    ``to``: restart (Ray Train's worker groups), snapshot (nobody is left; the newest saved
+    state), or waiting (too few are left, with their state).
+    """
 
     generation: int
     why: str

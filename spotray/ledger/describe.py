@@ -106,7 +106,7 @@ def _words(event: Event) -> str:
             node = short(event.node_id)
             return f"generation {event.generation} goes on without node {node}: {event.why}"
         case FellBack():
-            return f"generation {event.generation} fell back to a {event.to}: {event.why}"
+            return f"generation {event.generation} fell back ({event.to}): {event.why}"
         case ResizeAgreed():
             return f"resize after step {event.step}: {event.why}"
         case Restored():

@@ -20,6 +20,7 @@ from spotray.checkpoint.manifest import Manifest
 from spotray.errors import FencedOut
 from spotray.events import (
     Event,
+    FellBack,
     MemberFencedOut,
     MemberReady,
     StepsDone,
@@ -36,6 +37,7 @@ from spotray.train.session import Progress
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.05
+_HOLD_S = 1.0  # members that wait for longer are told to lack others
 _SETTLE_S = 1.0  # newcomers often come several at a time: wait this long for the next
 _RECOVER_S = 1.0  # after a restart of this side: members tell who they are first
 
@@ -147,6 +149,7 @@ class Assembly:
         self._told_step = told_step
         self._ready_at: dict[str, float] = {}  # newcomer -> since when it waits, monotonic
         self._broke_at_s: float | None = None
+        self._holds_since: float | None = None  # all members wait, monotonic
         self._notices: dict[str, float | None] = {}  # node id -> deadline, Unix seconds
         self._noticed_at: dict[str, float] = {}  # monotonic
         self._pause_s = 0.3  # of a planned meeting; a first guess, then measured
@@ -318,7 +321,6 @@ class Assembly:
             for node_id in self._noticed_at.keys() - deadlines.keys():
                 del self._noticed_at[node_id]  # withdrawn, or the node is gone
             self._notices = dict(deadlines)
-            self._membership.set_leaving(set(deadlines))
 
     def close(self) -> None:
         """End the thread, and whoever waits."""
@@ -326,6 +328,7 @@ class Assembly:
         with self._changed:
             self._changed.notify_all()
         self._ticker.join(timeout=5)
+        self._store = None  # its port closes
 
     # -- inside -----------------------------------------------------------------------
 
@@ -428,7 +431,9 @@ class Assembly:
         was_whole = not membership.broken
         before = membership.roster.generation
         self._plan(now)
+        had_members = bool(membership.roster.members)
         roster = membership.tick(now)
+        self._tell_fallback(had_members, now)
         losses = self._take_losses()
         if was_whole and (membership.broken or any(loss.was_member for loss in losses)):
             self._tell_broken(losses)
@@ -440,6 +445,30 @@ class Assembly:
             self._changed.notify_all()
         elif losses or membership.done or membership.gave_up:
             self._changed.notify_all()
+
+    def _tell_fallback(self, had_members: bool, now: float) -> None:
+        """Tell where the state in the members' memory is not enough to go on at once."""
+        membership = self._membership
+        if membership.done or membership.gave_up:
+            return
+        left = len(membership.members_alive())
+        if had_members and not left:
+            why = "no worker is left: the next ones begin from what was saved"
+            self._fell_back(why, "snapshot")
+        if not (left and membership.holding()):
+            self._holds_since = None
+        elif self._holds_since is None:
+            self._holds_since = now
+        elif self._holds_since + _HOLD_S <= now:
+            self._holds_since = float("inf")  # told
+            least = membership.min_workers
+            why = f"{left} worker(s) of at least {least} are left: they wait, and keep the state"
+            self._fell_back(why, "waiting")
+
+    def _fell_back(self, why: str, to: str) -> None:
+        log.warning("%s", why)
+        generation = self._membership.roster.generation
+        self._append_fact(FellBack(at_s=time.time(), generation=generation, why=why, to=to))
 
     def _take_losses(self) -> list[Loss]:
         losses, self._membership.losses = self._membership.losses, []
@@ -499,6 +528,8 @@ class Assembly:
         """Decide whether all members should meet again after their next step, and why."""
         membership = self._membership
         alive = membership.members_alive()
+        if not alive:
+            membership.set_leaving(set(self._notices))
         if not alive or membership.broken:
             return
         group = [n for m, n in self._nodes_of(alive)]
@@ -533,6 +564,9 @@ class Assembly:
                 why = f"{len(leaving)} node(s) are about to be taken"
             elif room >= len(group) and time_to_swap(noticed_for_s=now - first):
                 why = f"{len(leaving)} node(s) will be taken, others are ready"
+        # Until then they step with the others, also through a meeting for another reason.
+        parting = set(leaving) if why else set()
+        membership.set_leaving((set(self._notices) - set(group)) | parting)
         if not why and newcomers and len(alive) < min(self._max, self._useful()):
             settled = membership.on_the_way() == 0 or (
                 now - min(self._ready_at.get(m, now) for m in newcomers) >= _SETTLE_S

@@ -16,6 +16,7 @@ from spotray.clock import SystemClock, wait_until
 from spotray.errors import FencedOut
 from spotray.events import (
     Event,
+    FellBack,
     MemberFencedOut,
     MemberReady,
     StepsDone,
@@ -401,6 +402,22 @@ def test_a_node_under_notice_is_used_until_it_must_be_left(pair: Job) -> None:
     assert pair.sync().members == ("a",)
 
 
+def test_it_is_used_also_after_the_loss_of_another(jobs: Any) -> None:
+    job = jobs(high=3)
+    begin(job, "a", "b", "c")
+    job.notice("b", left_s=120.0)
+    job.sync(c="killed")
+    job.meet("a", "b", why="c is gone")
+    assert job.sync().members == ("a", "b")
+
+
+def test_a_newcomer_under_notice_is_not_let_in(pair: Job) -> None:
+    pair.enter("c")
+    pair.notice("c", left_s=120.0)
+    pair.join("c")
+    assert pair.asked_to_meet("a") == ("", False)
+
+
 def test_a_notice_that_is_withdrawn_is_forgotten(pair: Job) -> None:
     pair.notice("b", left_s=None)
     assert pair.asked_to_meet("a")[0]
@@ -424,6 +441,19 @@ def test_notices_of_one_minute_share_a_move_to_those_who_are_ready(jobs: Any) ->
     job.meet("a", "b", "c")
     assert job.sync().members == ("c", "d", "e")
     assert len(job.told(WorkerGroupStarted)) == 2
+
+
+def test_too_few_who_wait_and_nobody_left_are_told_once_each(jobs: Any) -> None:
+    job = jobs(low=2, high=2)
+    begin(job, "a", "b")
+    job.sync(b="killed")
+    job.join("a", "b is gone")
+    job.live(5.0, "a")
+    assert [e.to for e in job.told(FellBack)] == ["waiting"]
+    assert job.told(FellBack)[0].why.startswith("1 worker(s) of at least 2 are left")
+    job.sync(a="killed")
+    job.live(1.0)
+    assert [e.to for e in job.told(FellBack)] == ["waiting", "snapshot"]
 
 
 def test_a_second_notice_years_later_is_a_new_one(jobs: Any) -> None:
