@@ -31,9 +31,10 @@ log = logging.getLogger(__name__)
 Layout = Callable[[str, torch.Size, torch.dtype], DTensor | None]
 
 NO_SNAPSHOTS = "the model is sharded, so no node holds a state that others could go on from"
+STORAGE_ALONE = f"no snapshots are taken, the state goes to storage alone: {NO_SNAPSHOTS}"
 NO_BITS = (
     "the model is sharded: FSDP sums its gradients, so results for other numbers of workers agree "
-    "up to rounding only; the state goes to storage alone, for no node holds all of it"
+    "up to rounding only"
 )
 
 
