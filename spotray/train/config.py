@@ -35,7 +35,7 @@ class SpotConfig:
     notice_margin_s: float = 4.0  # stop stepping this long before an announced loss
     # Live recovery takes a worker for lost that was silent for so long; one that was only
     # slow then begins anew beside the others.
-    heartbeat_timeout_s: float = 2.0
+    heartbeat_timeout_s: float = 3.0
     max_restarts_without_progress: int = 5  # then a loss is taken for a bug of the job
     audit_samples: bool = False  # count every sample's use; costs one number a sample and step
     cluster_journal: str | None = None  # URL of the nodes' facts; None: $SPOTRAY_JOURNAL or the run
@@ -47,7 +47,7 @@ class SpotConfig:
             "checkpoint_interval_s": "leave it out for one from measured cost and losses, or give "
             "86400 for about none",
             "checkpoint_min_interval_s": "leave it out for 30.0",
-            "heartbeat_timeout_s": "leave it out for 2.0",
+            "heartbeat_timeout_s": "leave it out for 3.0",
             "node_mtbp_s": "leave it out for 14400.0, or give 1e9 for nodes that nobody takes",
         }
         for name, instead in seconds.items():

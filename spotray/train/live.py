@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
 from ray.train.v2.api.config import ScalingConfig  # ray.train's own, as type checkers see it
 from ray.train.v2.api.exceptions import WorkerGroupError  # as above
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -155,6 +155,8 @@ class LiveTraining:
             try:
                 view: View = ray.get(call.remote(started, gone), timeout=_CALL_S)
                 return view
+            except ActorDiedError as exc:  # Ray starts it anew, unless it cannot start at all
+                raise SpotrayError(f"the job's coordinator could not start: {exc}") from exc
             except RayError as exc:
                 log.warning("the job's coordinator did not answer: %s", _line(exc))
                 if not gone:

@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 _BEAT_S = 0.2
 _CALL_S = 5.0
 _POLL_S = 10.0  # one call to join waits so long at most
-_CONNECT_S = 15.0  # to the other members of a new generation
+_CONNECT_S = 15.0  # until all members of a new generation are at the store
+_GROUP_S = 5.0  # from there to a process group: one that is lost meanwhile holds the others
 _SILENCE_S = 120.0  # nobody answered for so long: the job is over
 _COLLECTIVE_S = 1800.0  # torch's own limit; a lost peer is found out long before
 
@@ -264,12 +265,16 @@ class Member:
                 store=store,
                 rank=rank,
                 world_size=size,
-                timeout=timedelta(seconds=_CONNECT_S),
+                timeout=timedelta(seconds=_GROUP_S),
             )
             world = World.from_process_group(
-                device=self._device, local_rank=local_rank, generation=roster.generation
+                device=self._device,
+                local_rank=local_rank,
+                generation=roster.generation,
+                timeout=timedelta(seconds=_GROUP_S),
             )
-            for group in {id(g): g for g in (world.host_group, world.io_group) if g}.values():
+            groups = (world.group, world.host_group, world.io_group)
+            for group in {id(g): g for g in groups if g}.values():
                 # Only connecting is bounded that tightly: a peer may evaluate for minutes.
                 limit = timedelta(seconds=_COLLECTIVE_S)
                 dist.distributed_c10d._set_pg_timeout(limit, group)

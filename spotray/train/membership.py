@@ -49,7 +49,7 @@ class Directive:
 class Timeouts:
     """Seconds; all are counted from a worker's last heartbeat, except where said."""
 
-    heartbeat_s: float = 2.0  # a member that is silent for longer is lost
+    heartbeat_s: float = 3.0  # a member that is silent for longer is lost
     join_s: float = 1.0  # the same while others wait for it
     newcomer_s: float = 10.0  # the same of a worker that imports and loads
     rejoin_s: float = 120.0  # from the first joiner: alive, but does not come

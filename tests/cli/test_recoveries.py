@@ -65,7 +65,7 @@ def test_each_kind_and_mode_has_its_sums() -> None:
 
 def test_what_live_recovery_could_not_do_is_told() -> None:
     text = "\n".join(lines(told()))
-    assert "generation 7 fell back to a restart: two workers are left" in text
+    assert "generation 7 fell back (restart): two workers are left" in text
     assert "generation 7 goes on without node g: no heartbeat" in text
 
 

@@ -31,7 +31,7 @@ NODE = "0123456789abcdef"
         ),
         (
             FellBack(at_s=0.0, generation=2, why="one worker is left", to="snapshot"),
-            "generation 2 fell back to a snapshot: one worker is left",
+            "generation 2 fell back (snapshot): one worker is left",
         ),
     ],
 )
