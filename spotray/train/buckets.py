@@ -19,10 +19,10 @@ from torch import nn
 from spotray.train.reduction import ALIGNED, Merge, Node, Pipeline, VectorSum, merges
 from spotray.train.world import World
 
-# Measured with ViT-Tiny and ViT-Small (`benchmarks/exactness`). The first bucket is
-# small, so that the wire is busy early.
+# Fewer, larger buckets take less of the processor's time: 8 MiB took 6 % more than 25 MiB at
+# 4 workers over loopback. The first one is small, so that the wire is busy early.
 _FIRST_BYTES = 1 << 20
-_BUCKET_BYTES = 8 << 20
+_BUCKET_BYTES = 25 << 20
 
 
 class GradientSum:

@@ -71,7 +71,7 @@ def test_buckets_leave_within_the_last_backward_pass_and_not_before_it(
     for seen in workers.run(2, early_start):
         # Of two shards each, at the end of either backward pass.
         assert seen[0] == 0
-        assert seen[1] >= 2, "the first layer's gradient comes when others are on their way"
+        assert seen[1] >= 1, "the first layer's gradient comes when others are on their way"
 
 
 @pytest.mark.parametrize("wire", [torch.float32, torch.bfloat16])
