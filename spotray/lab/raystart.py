@@ -69,6 +69,9 @@ def _access() -> dict[str, str]:
         "RAY_AUTH_TOKEN": _TOKEN,
         "RAY_USAGE_STATS_ENABLED": "0",
         "GLOO_SOCKET_IFNAME": "lo",
+        # Ray's workers are nice to others by 15; beside anything else that computes on this
+        # machine they would hardly get through their imports.
+        "RAY_worker_niceness": "0",
     }
 
 
