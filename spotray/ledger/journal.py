@@ -80,6 +80,11 @@ class JournalWriter:
             self._pending.append(line)
             self._accepted += 1
 
+    def marks(self) -> tuple[int, int]:
+        """How many events were appended so far, and how many of them storage holds."""
+        with self._changed:
+            return self._accepted, self._written
+
     def flush(self, timeout_s: float = 10.0) -> None:
         """Return when storage holds all that was appended before.
 
@@ -215,12 +220,17 @@ class _ObjectSink:
 
 
 class JournalReader:
-    """Reads a journal bit by bit, as it grows. ``damaged`` counts the lines left out."""
+    """Reads a journal bit by bit, as it grows. ``damaged`` counts the lines left out.
+
+    A line that two writers wrote counts once: whoever told the fact did not know that the
+    first one had come to write it.
+    """
 
     def __init__(self, store: Store) -> None:
         self.damaged = 0
         self._store = store
         self._offsets: dict[str, int] = {}  # bytes read of each file, whole lines
+        self._told_by: dict[int, str] = {}  # hash of a line -> its writer
 
     def poll(self) -> list[Event]:
         """Events that came since the last call, by time; at first all there are.
@@ -233,14 +243,14 @@ class JournalReader:
         """
         events: list[Event] = []
         try:
-            for _, _, (name, size) in _files(self._store):
+            for writer, _, (name, size) in _files(self._store):
                 if size > self._offsets.get(name, 0):
-                    events += self._read(name)
+                    events += self._read(writer, name)
         except OSError as exc:
             raise JournalError(f"cannot read the journal {self._store.url}: {exc}") from exc
         return sorted(events, key=lambda event: event.at_s)  # stable: writers keep their order
 
-    def _read(self, name: str) -> list[Event]:
+    def _read(self, writer: str, name: str) -> list[Event]:
         start = self._offsets.get(name, 0)
         with self._store.open_input(name) as stream:
             stream.seek(start)
@@ -249,6 +259,8 @@ class JournalReader:
         events = []
         for line in data.split(b"\n"):
             if not line.strip():
+                continue
+            if self._told_by.setdefault(hash(line), writer) != writer:
                 continue
             try:
                 events.append(decode(line.decode()))

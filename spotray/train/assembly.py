@@ -11,6 +11,7 @@ import logging
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -101,6 +102,11 @@ class View:
     waiting_for: int  # workers that are missing before anybody steps
 
 
+def _no_marks() -> tuple[int, int]:
+    """Of a journal that loses nothing."""
+    return 0, 0
+
+
 class Assembly:
     """Membership of one job, served.
 
@@ -115,6 +121,7 @@ class Assembly:
         max_workers: More are not let in.
         progress: Of the job so far.
         told_step: Steps up to this one are in the journal.
+        marks: How many facts the journal took so far, and how many of them are in storage.
         monotonic_s: The time by which silence is measured; a test has its own.
     """
 
@@ -131,6 +138,7 @@ class Assembly:
         max_workers: int,
         progress: Progress,
         told_step: int = 0,
+        marks: Callable[[], tuple[int, int]] = _no_marks,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._membership = membership
@@ -147,6 +155,11 @@ class Assembly:
         self._recovers_until_s: float | None = None  # None: no worker was heard yet
         self._told: dict[str, int] = {}  # sender -> facts that are kept
         self._told_step = told_step
+        self._marks = marks
+        # Facts of a sender up to the first number are safe once storage holds as many of the
+        # journal as the second one says: until then the sender keeps them, for this side may die.
+        self._unsafe: dict[str, deque[tuple[int, int]]] = {}
+        self._safe: dict[str, int] = {}
         self._ready_at: dict[str, float] = {}  # newcomer -> since when it waits, monotonic
         self._broke_at_s: float | None = None
         self._holds_since: float | None = None  # all members wait, monotonic
@@ -239,7 +252,7 @@ class Assembly:
         with self._changed:
             if not self._membership.is_member(member):
                 raise FencedOut(f"{member} is not a member any more: its facts are not kept")
-            kept = self._keep(
+            self._keep(
                 member,
                 Beat(
                     node_id="",
@@ -250,8 +263,9 @@ class Assembly:
                     first_fact=first_fact,
                 ),
             )
+            told = self._told[member]
         self._flush()
-        return kept
+        return told
 
     def commit(self, member: str, folder: Store, manifest: Manifest) -> None:
         """Write a checkpoint's manifest, which makes it valid: only for a member.
@@ -405,15 +419,21 @@ class Assembly:
         return None
 
     def _keep(self, member: str, beat: Beat) -> int:
-        """Journal the facts that are new; how many of this sender's are kept in all."""
+        """Journal the facts that are new; how many of this sender's are in storage."""
         known = self._told.get(member, beat.first_fact)
         for line in beat.facts[max(0, known - beat.first_fact) :]:
             event = decode(line)
             if isinstance(event, StepsDone):
                 self._told_step = max(self._told_step, event.last_step)
             self._append_fact(event)
-        self._told[member] = max(known, beat.first_fact + len(beat.facts))
-        return self._told[member]
+        told = self._told[member] = max(known, beat.first_fact + len(beat.facts))
+        taken, written = self._marks()
+        unsafe = self._unsafe.setdefault(member, deque())
+        if told > known:
+            unsafe.append((told, taken))
+        while unsafe and unsafe[0][1] <= written:
+            self._safe[member] = unsafe.popleft()[0]
+        return self._safe.get(member, beat.first_fact)
 
     def _run(self) -> None:
         while not self._closing.wait(_TICK_S):

@@ -55,6 +55,7 @@ class LiveCoordinator(Coordinator):
             membership,
             append=self._append,
             flush=self._journal.flush,
+            marks=self._journal.marks,
             on_formed=self._formed,
             host=ray.util.get_node_ip_address(),
             margin_s=spot.notice_margin_s,

@@ -232,3 +232,15 @@ def test_an_event_that_json_cannot_hold_is_told_to_its_author(store: Flaky) -> N
 def test_a_writer_needs_a_plain_name(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="journal writer"):
         JournalWriter(Store.at(tmp_path), writer=name)
+
+
+def test_a_fact_that_two_writers_told_counts_once(tmp_path: Path) -> None:
+    store = Store.at(tmp_path)
+    told = NodeReady(at_s=3.5, node_id="n1")
+    for writer in ("coordinator-1", "coordinator-2"):
+        with JournalWriter(store, writer=writer) as journal:
+            journal.append(told)
+            journal.append(NodeReady(at_s=4.0, node_id=writer))
+            assert journal.marks()[0] == 2
+        assert journal.marks() == (2, 2)
+    assert [e.node_id for e in read_journal(store)] == ["n1", "coordinator-1", "coordinator-2"]

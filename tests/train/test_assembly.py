@@ -40,6 +40,7 @@ class Job:
         self.now_s = 1000.0
         self.events: list[Event] = []
         self.flushed = 0
+        self.written: int | None = None  # of the events; None: all
         self.started: dict[str, str] = {}
         self.rosters: dict[str, Roster] = {}
         membership = Membership(
@@ -58,8 +59,13 @@ class Job:
             mtbp_s=3600.0,
             max_workers=high,
             progress=Progress(step=0, epoch=0, loss=None),
+            marks=self._marks,
             monotonic_s=lambda: self.now_s,
         )
+
+    def _marks(self) -> tuple[int, int]:
+        taken = len(self.events)
+        return taken, taken if self.written is None else self.written
 
     def _flush(self) -> None:
         self.flushed += 1
@@ -331,6 +337,16 @@ def test_a_fact_that_is_sent_again_is_kept_once(pair: Job) -> None:
     assert pair.beat("a", warned("1"), warned("2"), warned("3")).facts_kept == 3
     assert pair.beat("a", warned("2"), warned("3"), first=1).facts_kept == 3
     assert [e.what for e in pair.told(Warned)] == ["1", "2", "3"]
+
+
+def test_a_fact_is_the_senders_to_keep_until_storage_holds_it(jobs: Any) -> None:
+    job = jobs()
+    begin(job, "a", "b")
+    job.written = 0
+    assert job.beat("a", warned("one"), warned("two")).facts_kept == 0
+    job.written = None
+    assert job.beat("a", warned("one"), warned("two")).facts_kept == 2
+    assert [e.what for e in job.told(Warned)] == ["one", "two"]
 
 
 def test_a_call_that_comes_late_keeps_nothing_twice(pair: Job) -> None:
