@@ -303,6 +303,7 @@ class Run:
         if not micro.shard.last:
             ready.exchange.hide()
             return
+        self._world.check()  # for who is alone: it may have been thrown out
         total = ready.exchange.finish()
         self.loss = total[0]
         self._wish = Wish.from_riders(total[3:_NAMED_RIDERS])

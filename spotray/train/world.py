@@ -220,7 +220,7 @@ class World:
     def gather_objects(self, mine: Any, *, for_io: bool = False) -> list[Any]:
         """Every worker's small picklable object, in the order of ranks."""
         if self.size == 1:
-            self._check()
+            self.check()
             return [mine]
         group = self.io_group if for_io else self.host_group
         own = torch.frombuffer(bytearray(pickle.dumps(mine)), dtype=torch.uint8)
@@ -275,20 +275,21 @@ class World:
                     if work.is_completed():
                         work.wait()  # raises its own error, if it was not just the slice
                         return
-                self._check()
+                self.check()
 
     def _gather(self, total: torch.Tensor, mine: torch.Tensor, group: Any) -> None:
         with self._peers("gather"):
             work = _all_gather(total, mine, group=group, async_op=True)
         Pending(self, work, "gather").wait()
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise `WorldBroken` if this world was failed; collectives do it by themselves."""
         if self._failed:
             raise WorldBroken(self._failed)
 
     @contextmanager
     def _peers(self, doing: str) -> Iterator[None]:
-        self._check()
+        self.check()
         with peers(doing):
             yield
 
