@@ -129,7 +129,7 @@ def train(
     journal = Memory()
     session = None
     if folder is not None:
-        settings = {"snapshot_interval_s": 1e-9, "snapshot_cost_frac": 0.999, **(spot or {})}
+        settings = {"snapshot_interval_s": 1e-9, "save_cost_frac": 0.999, **(spot or {})}
         session = Session(
             run_id="r1",
             world=world,
