@@ -8,12 +8,9 @@ only `join` blocks.
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from spotray.checkpoint import manifest as manifests
@@ -24,87 +21,22 @@ from spotray.events import (
     FellBack,
     MemberFencedOut,
     MemberReady,
-    StepsDone,
     WorkerGroupLost,
     WorkerGroupStarted,
-    decode,
 )
 from spotray.storage import Store
-from spotray.train.leaving import time_to_leave
+from spotray.train.inbox import Inbox
 from spotray.train.membership import Directive, Loss, Membership, Roster
-from spotray.train.moves import growth_pays, time_to_part, time_to_swap
+from spotray.train.messages import Answer, Assignment, Beat, Entry, View
+from spotray.train.moves import Newcomers, Planner
 from spotray.train.session import Progress
+from spotray.train.world import open_store
 
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.05
 _HOLD_S = 1.0  # members that wait for longer are told to lack others
-_SETTLE_S = 1.0  # newcomers often come several at a time: wait this long for the next
 _RECOVER_S = 1.0  # after a restart of this side: members tell who they are first
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """What a worker learns as it enters."""
-
-    warm_up: bool  # others step already: get ready beside them
-    epoch: int  # where they are, about
-    step: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Assignment:
-    """What a worker that joined learns: its generation, or that there is none for it."""
-
-    roster: Roster | None
-    store_host: str = ""
-    store_port: int = 0
-    told_step: int = 0  # steps up to this one are in the journal
-    reached_step: int = 0  # steps up to this one were done at least once
-    broke_at_s: float | None = None  # the generation before, Unix seconds; None: as agreed
-    out: str = ""  # why it is not wanted
-    done: bool = False  # with out: the job has its result
-
-
-@dataclass(frozen=True, kw_only=True)
-class Beat:
-    """What a worker tells with each sign of life."""
-
-    node_id: str
-    made_steps: bool
-    roster: Roster | None  # its generation, so that this side can start anew
-    progress: Progress | None  # rank 0's
-    facts: tuple[str, ...] = ()  # encoded events
-    first_fact: int = 0  # number of the first of them, counted by the sender
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What a worker learns with each sign of life."""
-
-    directive: Directive
-    facts_kept: int  # facts below this number are safe
-    losses: int  # nodes lost so far
-    node_up_s: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class View:
-    """What the job's driver sees."""
-
-    generation: int
-    members: tuple[str, ...]
-    known: tuple[str, ...]  # every worker that may take part
-    leaving_nodes: tuple[str, ...]
-    useful_workers: int  # more have nothing to do
-    done: bool
-    gave_up: str
-    waiting_for: int  # workers that are missing before anybody steps
-
-
-def _no_marks() -> tuple[int, int]:
-    """Of a journal that loses nothing."""
-    return 0, 0
 
 
 class Assembly:
@@ -112,16 +44,14 @@ class Assembly:
 
     Args:
         membership: Its rules and state.
-        append: Takes facts to the journal.
+        append: Takes this side's own facts to the journal.
+        inbox: Takes the workers' facts there.
         on_formed: Called with every new generation; must not call back.
         flush: Returns when the facts are in storage, or raises JournalError.
         host: Address of this node, for the store at which process groups meet.
-        margin_s: Stop stepping this long before an announced loss, seconds.
-        mtbp_s: How long a new node is expected to live, seconds.
+        planner: Decides when the members should meet although nobody is lost.
         max_workers: More are not let in.
         progress: Of the job so far.
-        told_step: Steps up to this one are in the journal.
-        marks: How many facts the journal took so far, and how many of them are in storage.
         monotonic_s: The time by which silence is measured; a test has its own.
     """
 
@@ -130,47 +60,32 @@ class Assembly:
         membership: Membership,
         *,
         append: Callable[[Event], None],
+        inbox: Inbox,
         flush: Callable[[], None],
         on_formed: Callable[[Roster], None],
         host: str,
-        margin_s: float,
-        mtbp_s: float,
+        planner: Planner,
         max_workers: int,
         progress: Progress,
-        told_step: int = 0,
-        marks: Callable[[], tuple[int, int]] = _no_marks,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._membership = membership
+        self._membership, self._max = membership, max_workers
+        self._planner, self._inbox = planner, inbox
+        self._append_fact, self._flush, self._on_formed = append, flush, on_formed
         self._monotonic_s = monotonic_s
-        self._append_fact = append
-        self._flush = flush
-        self._on_formed = on_formed
-        self._host = host
-        self._margin_s, self._mtbp_s, self._max = margin_s, mtbp_s, max_workers
         self.progress = progress
         self._changed = threading.Condition()
         # Members of an earlier generation may be about, of whom this side knows nothing.
         self._recovers = membership.roster.generation > 0
         self._recovers_until_s: float | None = None  # None: no worker was heard yet
-        self._told: dict[str, int] = {}  # sender -> facts that are kept
-        self._told_step = told_step
-        self._marks = marks
-        # Facts of a sender up to the first number are safe once storage holds as many of the
-        # journal as the second one says: until then the sender keeps them, for this side may die.
-        self._unsafe: dict[str, deque[tuple[int, int]]] = {}
-        self._safe: dict[str, int] = {}
         self._ready_at: dict[str, float] = {}  # newcomer -> since when it waits, monotonic
         self._broke_at_s: float | None = None
         self._holds_since: float | None = None  # all members wait, monotonic
-        self._notices: dict[str, float | None] = {}  # node id -> deadline, Unix seconds
-        self._noticed_at: dict[str, float] = {}  # monotonic
-        self._pause_s = 0.3  # of a planned meeting; a first guess, then measured
-        self._met_at: float | None = None
         self.result: tuple[Mapping[str, Any], str | None] | None = None
         self.losses, self.node_up_s = 0, 0.0  # kept by the owner
         self._closing = threading.Event()
-        self._store, self._port = _open_store(host)
+        self._host = host
+        self._store, self._port = open_store(host)
         self._ticker = threading.Thread(target=self._run, name="membership", daemon=True)
         self._ticker.start()
 
@@ -190,23 +105,19 @@ class Assembly:
             now = self._monotonic_s()
             is_recovering = self._is_recovering(now, heard=True)
             self._place(member, beat, is_recovering, now)
+            is_current = (
+                beat.roster is not None
+                and beat.roster.generation == self._membership.roster.generation
+            )
             if self._membership.is_member(member):
-                if beat.progress is not None and (
-                    beat.roster is not None
-                    and beat.roster.generation == self._membership.roster.generation
-                ):
+                if beat.progress is not None and is_current:
                     self.progress = beat.progress
-                    if self._met_at is not None:
-                        self._pause_s = max(0.0, now - self._met_at - beat.progress.step_s)
-                        self._met_at = None
-                kept = self._keep(member, beat)
+                    self._planner.stepped(beat.progress, monotonic_s=now)
+                self._inbox.keep(member, beat.facts, beat.first_fact)
+                kept = self._inbox.safe(member)
             else:
                 kept = beat.first_fact + len(beat.facts)  # fenced out: they are dropped
-            made_steps = (
-                beat.made_steps
-                and beat.roster is not None
-                and (beat.roster.generation == self._membership.roster.generation)
-            )
+            made_steps = beat.made_steps and is_current
             directive = self._membership.beat(member, now, made_steps=made_steps)
             if is_recovering:
                 directive = Directive(generation=directive.generation)
@@ -252,18 +163,7 @@ class Assembly:
         with self._changed:
             if not self._membership.is_member(member):
                 raise FencedOut(f"{member} is not a member any more: its facts are not kept")
-            self._keep(
-                member,
-                Beat(
-                    node_id="",
-                    made_steps=False,
-                    roster=None,
-                    progress=None,
-                    facts=tuple(facts),
-                    first_fact=first_fact,
-                ),
-            )
-            told = self._told[member]
+            told = self._inbox.keep(member, facts, first_fact)
         self._flush()
         return told
 
@@ -319,7 +219,7 @@ class Assembly:
                 generation=roster.generation,
                 members=tuple(membership.members_alive()),
                 known=tuple(m for m in started if membership.is_known(m)),
-                leaving_nodes=tuple(self._notices),
+                leaving_nodes=tuple(self._planner.notices),
                 useful_workers=max(self._useful(), membership.min_workers),
                 done=membership.done,
                 gave_up=membership.gave_up,
@@ -329,12 +229,7 @@ class Assembly:
     def set_notices(self, deadlines: Mapping[str, float | None]) -> None:
         """Nodes that Ray drains, with the deadline (Unix seconds) where one is known."""
         with self._changed:
-            now = self._monotonic_s()
-            for node_id in deadlines:
-                self._noticed_at.setdefault(node_id, now)
-            for node_id in self._noticed_at.keys() - deadlines.keys():
-                del self._noticed_at[node_id]  # withdrawn, or the node is gone
-            self._notices = dict(deadlines)
+            self._planner.set_notices(deadlines, monotonic_s=self._monotonic_s())
 
     def close(self) -> None:
         """End the thread, and whoever waits."""
@@ -405,7 +300,7 @@ class Assembly:
                 roster=roster,
                 store_host=self._host,
                 store_port=self._port,
-                told_step=self._told_step,
+                told_step=self._inbox.told_step,
                 reached_step=self.progress.step,
                 broke_at_s=self._broke_at_s,
             )
@@ -417,23 +312,6 @@ class Assembly:
         if not membership.is_known(member):
             return Assignment(roster=None, out=membership.why_out(member) or "nobody knows it")
         return None
-
-    def _keep(self, member: str, beat: Beat) -> int:
-        """Journal the facts that are new; how many of this sender's are in storage."""
-        known = self._told.get(member, beat.first_fact)
-        for line in beat.facts[max(0, known - beat.first_fact) :]:
-            event = decode(line)
-            if isinstance(event, StepsDone):
-                self._told_step = max(self._told_step, event.last_step)
-            self._append_fact(event)
-        told = self._told[member] = max(known, beat.first_fact + len(beat.facts))
-        taken, written = self._marks()
-        unsafe = self._unsafe.setdefault(member, deque())
-        if told > known:
-            unsafe.append((told, taken))
-        while unsafe and unsafe[0][1] <= written:
-            self._safe[member] = unsafe.popleft()[0]
-        return self._safe.get(member, beat.first_fact)
 
     def _run(self) -> None:
         while not self._closing.wait(_TICK_S):
@@ -473,8 +351,9 @@ class Assembly:
             return
         left = len(membership.members_alive())
         if had_members and not left:
-            why = "no worker is left: the next ones begin from what was saved"
-            self._fell_back(why, "snapshot")
+            self._fell_back(
+                "no worker is left: the next ones begin from what was saved", "snapshot"
+            )
         if not (left and membership.holding()):
             self._holds_since = None
         elif self._holds_since is None:
@@ -525,7 +404,8 @@ class Assembly:
         )
 
     def _tell_formed(self, roster: Roster, now: float) -> None:
-        self._met_at = now if self._broke_at_s is None and roster.heirs else None
+        as_agreed = self._broke_at_s is None and bool(roster.heirs)
+        self._planner.met(planned=as_agreed, monotonic_s=now)
         self._on_formed(roster)
         for member in roster.members:
             if (since := self._ready_at.pop(member, None)) is not None and roster.heirs:
@@ -549,74 +429,24 @@ class Assembly:
         membership = self._membership
         alive = membership.members_alive()
         if not alive:
-            membership.set_leaving(set(self._notices))
+            membership.set_leaving(self._planner.notices.keys())
         if not alive or membership.broken:
             return
-        group = [n for m, n in self._nodes_of(alive)]
-        newcomers = membership.newcomers()
-        leaving = [n for n in self._notices if n in group]
-        why, durable = "", False
-        if leaving:
-            staying = sum(n not in self._notices for n in group)
-            room = staying + len(newcomers)
-            known = [d for n in leaving if (d := self._notices[n]) is not None]
-            deadline_s = min(known) if len(known) == len(leaving) else None
-            first = min(self._noticed_at[n] for n in leaving)
-            if room == 0:
-                # No peer will be left to keep the state: it goes to storage in time.
-                stop = time_to_leave(
-                    deadline_s=deadline_s,
-                    leaving=leaving,
-                    group=group,
-                    progress=self.progress,
-                    room=0,
-                    margin_s=self._margin_s,
-                    now_s=time.time(),
-                )
-                if stop is not None:
-                    why, durable = stop.why, stop.durable
-            elif time_to_part(
-                deadline_s=deadline_s,
-                step_s=self.progress.step_s,
-                margin_s=self._margin_s,
-                now_s=time.time(),
-            ):
-                why = f"{len(leaving)} node(s) are about to be taken"
-            elif room >= len(group) and time_to_swap(noticed_for_s=now - first):
-                why = f"{len(leaving)} node(s) will be taken, others are ready"
-        # Until then they step with the others, also through a meeting for another reason.
-        parting = set(leaving) if why else set()
-        membership.set_leaving((set(self._notices) - set(group)) | parting)
-        if not why and newcomers and len(alive) < min(self._max, self._useful()):
-            settled = membership.on_the_way() == 0 or (
-                now - min(self._ready_at.get(m, now) for m in newcomers) >= _SETTLE_S
-            )
-            pays = growth_pays(
-                pause_s=self._pause_s, workers=len(alive), expected_life_s=self._mtbp_s
-            )
-            if settled and pays:
-                why = f"{len(newcomers)} worker(s) are ready"
-        membership.ask_to_meet(why, durable=durable)
+        roster, waiting = membership.roster, membership.newcomers()
+        move = self._planner.decide(
+            [roster.node_ids[roster.rank_of(m)] for m in alive],
+            Newcomers(
+                ready=len(waiting),
+                waited_s=max((now - self._ready_at.get(m, now) for m in waiting), default=0.0),
+                on_the_way=membership.on_the_way(),
+            ),
+            progress=self.progress,
+            most=min(self._max, self._useful()),
+            now_s=time.time(),
+            monotonic_s=now,
+        )
+        membership.set_leaving(move.leaving_nodes)
+        membership.ask_to_meet(move.why, durable=move.durable)
 
     def _useful(self) -> int:
         return self.progress.useful_workers or self._max
-
-    def _nodes_of(self, members: Sequence[str]) -> list[tuple[str, str]]:
-        roster = self._membership.roster
-        return [(m, roster.node_ids[roster.rank_of(m)]) for m in members]
-
-
-def _open_store(host: str) -> tuple[Any, int]:
-    """The store at which process groups meet, on ``host`` alone, and its port."""
-    from torch.distributed import TCPStore
-
-    with socket.create_server((host, 0), backlog=1024) as listener:
-        port = listener.getsockname()[1]
-        store = TCPStore(
-            host,
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            master_listen_fd=listener.detach(),
-        )
-    return store, port

@@ -16,8 +16,8 @@ from ray.train.v2.api.exceptions import WorkerGroupError  # as above
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from spotray.errors import SpotrayError
-from spotray.train.assembly import View
 from spotray.train.live_worker import LiveJob, LiveWorker, Outcome
+from spotray.train.messages import View
 from spotray.train.ray_internals import ResourceRequest, free_resources
 
 log = logging.getLogger(__name__)

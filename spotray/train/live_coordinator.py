@@ -10,10 +10,13 @@ import ray
 
 from spotray.checkpoint.manifest import Manifest
 from spotray.storage import Store
-from spotray.train.assembly import Answer, Assembly, Assignment, Beat, Entry, View
+from spotray.train.assembly import Assembly
 from spotray.train.config import SpotConfig
 from spotray.train.coordinator import Coordinator
+from spotray.train.inbox import Inbox
 from spotray.train.membership import Membership, Roster, Timeouts
+from spotray.train.messages import Answer, Assignment, Beat, Entry, View
+from spotray.train.moves import Planner
 from spotray.train.ray_internals import draining_nodes
 
 log = logging.getLogger(__name__)
@@ -54,15 +57,13 @@ class LiveCoordinator(Coordinator):
         self._assembly = Assembly(
             membership,
             append=self._append,
+            inbox=Inbox(self._append, marks=self._journal.marks, told_step=self._told_step),
             flush=self._journal.flush,
-            marks=self._journal.marks,
             on_formed=self._formed,
             host=ray.util.get_node_ip_address(),
-            margin_s=spot.notice_margin_s,
-            mtbp_s=spot.node_mtbp_s,
+            planner=Planner(margin_s=spot.notice_margin_s, mtbp_s=spot.node_mtbp_s),
             max_workers=max_workers,
             progress=self._progress,
-            told_step=self._told_step,
         )
 
     # -- for the workers ---------------------------------------------------------

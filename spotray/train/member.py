@@ -19,8 +19,8 @@ from spotray.checkpoint.manifest import Manifest
 from spotray.errors import FencedOut, JournalError, WorldBroken
 from spotray.events import Event, Restored, encode
 from spotray.storage import Store
-from spotray.train.assembly import Answer, Assignment, Beat, Entry
 from spotray.train.membership import Directive, Roster
+from spotray.train.messages import Answer, Assignment, Beat, Entry
 from spotray.train.session import Progress, StopRequest
 from spotray.train.world import World, forget_groups, peers
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -292,6 +293,20 @@ class World:
         self.check()
         with peers(doing):
             yield
+
+
+def open_store(host: str) -> tuple[Any, int]:
+    """The store at which process groups meet, on ``host`` alone, and its port."""
+    with socket.create_server((host, 0), backlog=1024) as listener:
+        port = listener.getsockname()[1]
+        store = dist.TCPStore(
+            host,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
+    return store, port
 
 
 @contextmanager

@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from spotray.events import Event, StepsDone
-from spotray.train.assembly import Assembly, View
+from spotray.train.assembly import Assembly
 from spotray.train.config import SpotConfig
+from spotray.train.inbox import Inbox
 from spotray.train.member import Unreachable
 from spotray.train.membership import Membership, Roster, Timeouts
+from spotray.train.messages import View
+from spotray.train.moves import Planner
 from spotray.train.session import Progress
 
 _KEY = b"loopback only"
@@ -144,11 +147,11 @@ class LivePool:
                 generation=generation,
             ),
             append=self._append,
+            inbox=Inbox(self._append),
             flush=lambda: None,
             on_formed=self._formed,
             host="127.0.0.1",
-            margin_s=0.2,
-            mtbp_s=3600.0,
+            planner=Planner(margin_s=0.2, mtbp_s=3600.0),
             max_workers=self.workers[1],
             progress=progress,
         )

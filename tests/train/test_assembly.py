@@ -26,8 +26,11 @@ from spotray.events import (
     encode,
 )
 from spotray.storage import Store
-from spotray.train.assembly import Answer, Assembly, Assignment, Beat, View
+from spotray.train.assembly import Assembly
+from spotray.train.inbox import Inbox
 from spotray.train.membership import Membership, Roster, Timeouts
+from spotray.train.messages import Answer, Assignment, Beat, View
+from spotray.train.moves import Planner
 from spotray.train.session import Progress
 
 _LOOK_S = 0.25  # more than half a second at once would be this side standing still
@@ -52,14 +55,13 @@ class Job:
         self.assembly = Assembly(
             membership,
             append=self.events.append,
+            inbox=Inbox(self.events.append, marks=self._marks),
             flush=self._flush,
             on_formed=lambda roster: None,
             host="127.0.0.1",
-            margin_s=5.0,
-            mtbp_s=3600.0,
+            planner=Planner(margin_s=5.0, mtbp_s=3600.0),
             max_workers=high,
             progress=Progress(step=0, epoch=0, loss=None),
-            marks=self._marks,
             monotonic_s=lambda: self.now_s,
         )
 
@@ -332,13 +334,6 @@ def test_a_newcomer_may_not_write_before_it_is_let_in(pair: Job) -> None:
 # -- facts ----------------------------------------------------------------------------------
 
 
-def test_a_fact_that_is_sent_again_is_kept_once(pair: Job) -> None:
-    assert pair.beat("a", warned("1"), warned("2")).facts_kept == 2
-    assert pair.beat("a", warned("1"), warned("2"), warned("3")).facts_kept == 3
-    assert pair.beat("a", warned("2"), warned("3"), first=1).facts_kept == 3
-    assert [e.what for e in pair.told(Warned)] == ["1", "2", "3"]
-
-
 def test_a_fact_is_the_senders_to_keep_until_storage_holds_it(jobs: Any) -> None:
     job = jobs()
     begin(job, "a", "b")
@@ -519,7 +514,6 @@ def restarted(jobs: Any, old: Job, *, generation: int, **more: Any) -> Job:
     """An assembly that knows no more than a generation's number."""
     job: Job = jobs(generation=generation, **more)
     job.rosters, job.started = dict(old.rosters), dict(old.started)
-    job.events = []
     return job
 
 

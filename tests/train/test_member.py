@@ -9,9 +9,9 @@ import torch
 
 from spotray.errors import FencedOut, JournalError
 from spotray.events import Restored, Warned, decode
-from spotray.train.assembly import Answer, Assignment, Beat, Entry
 from spotray.train.member import LeftJob, Member, Unreachable
 from spotray.train.membership import Directive, Roster
+from spotray.train.messages import Answer, Assignment, Beat, Entry
 
 
 class Scripted:

@@ -1,0 +1,67 @@
+"""What the workers of a live job, its assembly and its driver tell each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spotray.train.membership import Directive, Roster
+from spotray.train.session import Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What a worker learns as it enters."""
+
+    warm_up: bool  # others step already: get ready beside them
+    epoch: int  # where they are, about
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """What a worker that joined learns: its generation, or that there is none for it."""
+
+    roster: Roster | None
+    store_host: str = ""
+    store_port: int = 0
+    told_step: int = 0  # steps up to this one are in the journal
+    reached_step: int = 0  # steps up to this one were done at least once
+    broke_at_s: float | None = None  # the generation before, Unix seconds; None: as agreed
+    out: str = ""  # why it is not wanted
+    done: bool = False  # with out: the job has its result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beat:
+    """What a worker tells with each sign of life."""
+
+    node_id: str
+    made_steps: bool
+    roster: Roster | None  # its generation, so that the assembly can start anew
+    progress: Progress | None  # rank 0's
+    facts: tuple[str, ...] = ()  # encoded events
+    first_fact: int = 0  # number of the first of them, counted by the sender
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a worker learns with each sign of life."""
+
+    directive: Directive
+    facts_kept: int  # facts below this number are safe
+    losses: int  # nodes lost so far
+    node_up_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """What the job's driver sees."""
+
+    generation: int
+    members: tuple[str, ...]
+    known: tuple[str, ...]  # every worker that may take part
+    leaving_nodes: tuple[str, ...]
+    useful_workers: int  # more have nothing to do
+    done: bool
+    gave_up: str
+    waiting_for: int  # workers that are missing before anybody steps
