@@ -33,6 +33,16 @@ log = logging.getLogger(__name__)
 
 _PEER_GONE = ("closed by peer", "reset by peer", "Read error", "Broken pipe", "NCCL")
 _BREACH_S = 5.0  # until all that are left have heard of a lost member
+_NEEDS_RAY_TRAIN = "the loop calls Ray Train itself, which does not know live workers"
+_NEEDS_A_GROUP = (
+    "fully_shard, or a torch.distributed call of the loop's own, needs a process group before "
+    "run.prepare(), and under live recovery there is none yet"
+)
+_WRITTEN_FOR_RAY_TRAIN = {  # words of an error -> what the loop did
+    "outside of a Ray Train training function": _NEEDS_RAY_TRAIN,
+    "Default process group has not been initialized": _NEEDS_A_GROUP,
+    "environment variable RANK expected, but not set": _NEEDS_A_GROUP,  # it tried to make one
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +147,9 @@ def work(
             log.warning("the training loop ended with the loss of a worker: %s", exc)
             return Outcome(kind="left", why=f"a collective of the training loop's own broke: {exc}")
         is_ready = session.run is not None and session.run.is_prepared
-        if not is_ready and _wants_ray_train(exc):
-            return Outcome(kind="unsupported", why=f"the loop needs Ray Train's workers: {exc}")
+        if not is_ready and (why := _wants_ray_train(exc)):
+            log.info("live recovery cannot serve this loop: %s", why, exc_info=exc)
+            return Outcome(kind="unsupported", why=f"{why}: Ray Train's workers take over")
         raise
     finally:
         session_module.enter(None)
@@ -159,16 +170,11 @@ def _lost_its_peers(error: Exception, member: Member) -> bool:
     return is_broken()
 
 
-def _wants_ray_train(error: Exception) -> bool:
-    """Whether a loop failed because it is written for Ray Train's own worker groups."""
-    return isinstance(error, RuntimeError | ValueError) and any(
-        words in str(error)
-        for words in (
-            "outside of a Ray Train training function",
-            "Default process group has not been initialized",
-            "environment variable RANK expected, but not set",  # fully_shard makes a group
-        )
-    )
+def _wants_ray_train(error: Exception) -> str:
+    """Why a loop needs Ray Train's own worker groups; empty if it failed for another reason."""
+    if not isinstance(error, RuntimeError | ValueError):
+        return ""
+    return next((why for words, why in _WRITTEN_FOR_RAY_TRAIN.items() if words in str(error)), "")
 
 
 class RayCalls:
