@@ -109,6 +109,8 @@ class LiveTraining:
         """Workers that ended, and why; waits a moment for one."""
         refs = {w.ref: name for name, w in self._workers.items()}
         if not refs:
+            # What ends this is room on a node, also of another job's: Ray tells nobody of that,
+            # and the coordinator would only look in its turn.
             time.sleep(_LOOK_S)
             return {}
         ended, _ = ray.wait(list(refs), num_returns=1, timeout=_LOOK_S)
