@@ -6,10 +6,8 @@ and reads its own pieces, and what was written by some workers is cut anew for o
 
 from __future__ import annotations
 
-import logging
 import re
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,12 +18,11 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from spotray.checkpoint.manifest import Manifest
 from spotray.errors import CheckpointCorrupt, CheckpointError, ConfigError
 from spotray.train.capture import Captured
+from spotray.train.restoring import Stored, all_damaged, patient
 from spotray.train.world import World, peers
 
 if TYPE_CHECKING:
     from spotray.train.checkpointer import Checkpointer
-
-log = logging.getLogger(__name__)
 
 # How a tensor of that name, size and type is cut over the workers; None: every one has all of it.
 Layout = Callable[[str, torch.Size, torch.dtype], DTensor | None]
@@ -240,8 +237,7 @@ def read_newest(
     *,
     on_rejected: Callable[[str, str], None],
     on_found: Callable[[Manifest], None],
-    pauses_s: Sequence[float],
-) -> tuple[int, str, Captured] | None:
+) -> Stored | None:
     """The newest checkpoint that is sound in what every worker reads of it; None if there is none.
 
     All ranks call it. Each reads its own pieces, and every byte that it reads is checked;
@@ -253,7 +249,6 @@ def read_newest(
         layout: How they are to be cut.
         on_rejected: Called on rank 0 with name and reason for each damaged one.
         on_found: Called with the manifest of each that is tried.
-        pauses_s: Seconds between attempts while storage does not answer.
 
     Raises:
         CheckpointError: there are some, and all are damaged; or storage did not answer.
@@ -264,7 +259,7 @@ def read_newest(
         result, damage, failure = None, "", ""
         if read is not None:
             try:
-                result = _patient(read, pauses_s)
+                result = patient(read)
             except CheckpointCorrupt as exc:
                 damage = str(exc)
             except OSError as exc:
@@ -286,27 +281,12 @@ def read_newest(
 
         captured, damage = together(read)
         if not damage:
-            return manifest.step, checkpoints.url(name), captured
+            return Stored(manifest.step, checkpoints.url(name), captured)
         if world.rank == 0:
             on_rejected(name, damage)
     if candidates:
-        names = ", ".join(name for name, _ in candidates)
-        raise CheckpointError(
-            f"all checkpoints of this job are damaged ({names}): bring one back from a backup, "
-            "or give the job another name to start from step 0"
-        )
+        raise all_damaged([name for name, _ in candidates])
     return None
-
-
-def _patient(read: Callable[[], Any], pauses_s: Sequence[float]) -> Any:
-    """``read()``, again after each pause while storage does not answer."""
-    for pause_s in pauses_s:
-        try:
-            return read()
-        except OSError as exc:
-            log.warning("checkpoints could not be read, again in %.0f s: %s", pause_s, exc)
-            time.sleep(pause_s)
-    return read()
 
 
 def _units(modules: Iterable[nn.Module]) -> list[FSDPModule]:
