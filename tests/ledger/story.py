@@ -78,57 +78,55 @@ class Story:
 
     def group(self, *node_ids: str, restored: int, source: str, reached: int | None = None) -> None:
         """Workers meet after 2 s and have their state 1 s later."""
-        self.generation += 1
-        self.members = node_ids
-        self.wait(2.0)
-        self.note(
-            WorkerGroupStarted(
-                at_s=self.now_s,
-                generation=self.generation,
-                world_size=len(node_ids),
-                node_ids=node_ids,
-            )
-        )
-        self.wait(1.0)
-        self.step = restored
-        self.note(
-            Restored(
-                at_s=self.now_s,
-                generation=self.generation,
-                step=restored,
-                source=source,
-                seconds=1.0,
-                reached_step=reached,
-            )
-        )
+        self._meet(node_ids, after_s=2.0, live=False)
+        self._restore(restored, source, reached, after_s=1.0, seconds=1.0)
 
     def live_group(
         self, *node_ids: str, restored: int, source: str = "peers", reached: int | None = None
     ) -> None:
         """Members agree after 0.9 s, connect in 0.1 s, and have the state 0.2 s later."""
+        self._meet(node_ids, after_s=0.9, live=True)
+        connected_at_s = self.now_s + 0.1
+        reached = restored if reached is None else reached
+        self._restore(
+            restored, source, reached, after_s=0.3, seconds=0.2, connected_at_s=connected_at_s
+        )
+
+    def _meet(self, node_ids: tuple[str, ...], *, after_s: float, live: bool) -> None:
         self.generation += 1
         self.members = node_ids
-        self.wait(0.9)
+        self.wait(after_s)
         self.note(
             WorkerGroupStarted(
                 at_s=self.now_s,
                 generation=self.generation,
                 world_size=len(node_ids),
                 node_ids=node_ids,
-                live=True,
+                live=live,
             )
         )
-        self.wait(0.3)
-        self.step = restored
+
+    def _restore(
+        self,
+        step: int,
+        source: str,
+        reached: int | None,
+        *,
+        after_s: float,
+        seconds: float,
+        connected_at_s: float | None = None,
+    ) -> None:
+        self.wait(after_s)
+        self.step = step
         self.note(
             Restored(
                 at_s=self.now_s,
                 generation=self.generation,
-                step=restored,
+                step=step,
                 source=source,
-                seconds=0.2,
-                reached_step=restored if reached is None else reached,
-                connected_at_s=self.now_s - 0.2,
+                seconds=seconds,
+                reached_step=reached,
+                connected_at_s=connected_at_s,
             )
         )
 

@@ -39,10 +39,10 @@ def state(step: int) -> dict[str, Any]:
     }
 
 
-def checkpointer(store: Store, world: World, *, keep: int = 2) -> Checkpointer:
-    return Checkpointer(
-        store, world, run_id="r", keep=Retention(last=keep), on_rejected=lambda name, why: None
-    )
+def checkpointer(store: Store, world: World, *, keep: int = 2, **more: Any) -> Checkpointer:
+    """One that takes it lightly where it meets a bad checkpoint, unless ``more`` says."""
+    more = {"on_rejected": lambda name, why: None, **more}
+    return Checkpointer(store, world, run_id="r", keep=Retention(last=keep), **more)
 
 
 def save(
@@ -62,12 +62,8 @@ def save(
 def newest(url: str) -> tuple[int | None, list[tuple[str, str]]]:
     """Step of the newest sound checkpoint, and what was rejected on the way."""
     rejected: list[tuple[str, str]] = []
-    checkpoints = Checkpointer(
-        Store.at(url),
-        World(),
-        run_id="r",
-        keep=Retention(),
-        on_rejected=lambda name, why: rejected.append((name, why)),
+    checkpoints = checkpointer(
+        Store.at(url), World(), on_rejected=lambda name, why: rejected.append((name, why))
     )
     for name, manifest in checkpoints.newest():
         try:
@@ -213,14 +209,7 @@ def refuse(folder: Store, manifest: Manifest) -> None:
 
 
 def save_fenced_out(world: World, url: str) -> Committed | Exception | None:
-    checkpoints = Checkpointer(
-        Store.at(url),
-        world,
-        run_id="r",
-        keep=Retention(),
-        on_rejected=lambda name, why: None,
-        commit=refuse,
-    )
+    checkpoints = checkpointer(Store.at(url), world, commit=refuse)
     checkpoints.start(take_apart(state(7)), step=7, epoch=1)
     checkpoints.wait()
     return checkpoints.outcome()
@@ -245,14 +234,7 @@ def test_the_one_who_gives_leave_gets_the_whole_manifest(tmp_path: Path) -> None
         asked.append((folder.url, manifest))
         manifests.write(folder, manifest)
 
-    checkpoints = Checkpointer(
-        Store.at(tmp_path),
-        World(generation=4),
-        run_id="r",
-        keep=Retention(),
-        on_rejected=lambda name, why: None,
-        commit=commit,
-    )
+    checkpoints = checkpointer(Store.at(tmp_path), World(generation=4), commit=commit)
     checkpoints.start(take_apart(state(7)), step=7, epoch=1, metrics={"loss": 0.5})
     checkpoints.wait()
     assert isinstance(checkpoints.outcome(), Committed)
@@ -312,14 +294,7 @@ def test_a_checkpoint_that_was_given_up_is_never_committed_nor_told(tmp_path: Pa
 
 
 def seconds_to_write(folder: Path, *, bytes_per_s: float | None, **how: bool) -> float:
-    checkpoints = Checkpointer(
-        Store.at(folder),
-        World(),
-        run_id="r",
-        keep=Retention(),
-        on_rejected=lambda name, why: None,
-        bytes_per_s=bytes_per_s,
-    )
+    checkpoints = checkpointer(Store.at(folder), World(), bytes_per_s=bytes_per_s)
     captured = take_apart({"a": torch.zeros(2**19), "b": torch.zeros(2**19)})  # 4 MiB
     checkpoints.start(captured, step=1, epoch=0, **how)
     thread = checkpoints._writing
@@ -340,14 +315,7 @@ def test_a_limit_of_bandwidth_is_obeyed_but_not_while_training_waits(tmp_path: P
 
 
 def test_who_waits_for_a_slow_write_lifts_its_limit(tmp_path: Path) -> None:
-    checkpoints = Checkpointer(
-        Store.at(tmp_path),
-        World(),
-        run_id="r",
-        keep=Retention(),
-        on_rejected=lambda name, why: None,
-        bytes_per_s=1.0,
-    )
+    checkpoints = checkpointer(Store.at(tmp_path), World(), bytes_per_s=1.0)
     for step in (1, 2):
         checkpoints.start(take_apart({"a": torch.zeros(2**20)}), step=step, epoch=0)
         assert checkpoints.is_busy
@@ -356,14 +324,7 @@ def test_who_waits_for_a_slow_write_lifts_its_limit(tmp_path: Path) -> None:
 
 
 def test_a_slow_write_ends_when_it_is_given_up(tmp_path: Path) -> None:
-    checkpoints = Checkpointer(
-        Store.at(tmp_path),
-        World(),
-        run_id="r",
-        keep=Retention(),
-        on_rejected=lambda name, why: None,
-        bytes_per_s=1.0,
-    )
+    checkpoints = checkpointer(Store.at(tmp_path), World(), bytes_per_s=1.0)
     checkpoints.start(take_apart({"a": torch.zeros(2**20)}), step=1, epoch=0)
     thread = checkpoints._writing
     assert thread is not None
