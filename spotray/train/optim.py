@@ -7,11 +7,12 @@ something only when the global batch is complete.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+Inner = TypeVar("Inner", LRScheduler, torch.amp.GradScaler)
 Complete = Callable[[], bool]  # whether the step's gradient is complete
 
 
@@ -72,16 +73,12 @@ class ElasticOptimizer(torch.optim.Optimizer):
         return f"ElasticOptimizer({self._inner!r})"
 
 
-class ElasticScheduler:
-    """The user's learning-rate scheduler; ``step`` waits for the complete gradient."""
+class _Around(Generic[Inner]):
+    """The user's own object, in all that need not wait."""
 
-    def __init__(self, inner: LRScheduler, complete: Complete) -> None:
+    def __init__(self, inner: Inner, complete: Complete) -> None:
         self._inner = inner
         self._complete = complete
-
-    def step(self, *args: Any, **kwargs: Any) -> None:
-        if self._complete():
-            self._inner.step(*args, **kwargs)
 
     def state_dict(self) -> dict[str, Any]:
         return self._inner.state_dict()
@@ -90,21 +87,25 @@ class ElasticScheduler:
         self._inner.load_state_dict(state_dict)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_inner":
+        if name == "_inner":  # not set yet, while unpickling
             raise AttributeError(name)
         return getattr(self._inner, name)
 
 
-class ElasticGradScaler:
+class ElasticScheduler(_Around[LRScheduler]):
+    """The user's learning-rate scheduler; ``step`` waits for the complete gradient."""
+
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        if self._complete():
+            self._inner.step(*args, **kwargs)
+
+
+class ElasticGradScaler(_Around[torch.amp.GradScaler]):
     """The user's gradient scaler; everything but ``scale`` waits for the complete gradient.
 
     Whether a gradient is finite is judged on the sum over all shards, so all
     workers skip the same steps.
     """
-
-    def __init__(self, inner: torch.amp.GradScaler, complete: Complete) -> None:
-        self._inner = inner
-        self._complete = complete
 
     def scale(self, outputs: Any) -> Any:
         return self._inner.scale(outputs)
@@ -121,17 +122,6 @@ class ElasticGradScaler:
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
         if self._complete():
             self._inner.update(new_scale)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._inner.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._inner.load_state_dict(state_dict)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_inner":
-            raise AttributeError(name)
-        return getattr(self._inner, name)
 
 
 def _innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
