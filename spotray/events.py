@@ -235,8 +235,9 @@ class ResizeAgreed(Event):
 class Restored(Event):
     """A worker group got its state.
 
-    ``source``: fresh, snapshot or checkpoint; of a live group peers (from the member
-    that was furthest) or kept (every member had it already).
+    ``source``: fresh, snapshot, checkpoint, or other job, from whose checkpoint this one
+    begins; of a live group peers (from the member that was furthest) or kept (every
+    member had it already).
     """
 
     generation: int

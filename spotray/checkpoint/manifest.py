@@ -26,6 +26,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 _FOLDER = re.compile(r"step-(\d{8,})(?:-g(\d+)(?:\.(\d+))?)?")
 _CHUNK_BYTES = 8 * 1024 * 1024
+_ASKED_FOR = 8  # checkpoints that were asked for: so many stay beside the others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,12 +202,15 @@ class Retention:
     def outlasting(self, manifests: Mapping[str, Manifest]) -> set[str]:
         """Names of those that stay although they are not among the newest.
 
+        Some of the newest that somebody asked for stay, since he may be about to read them.
+
         A checkpoint counts with the metrics in its manifest: those of the newest
         report at or before it. Of equal ones the oldest is the best, since it stands
         nearest after the report. One without that metric, or with NaN, is never the best.
         """
         by_age = sorted(manifests, key=lambda name: _key(name) or _Key(0, 0, 0))
         stay = {name for name in by_age if manifests[name].extra.get("final")}
+        stay |= set([n for n in by_age if manifests[n].extra.get("asked_for")][-_ASKED_FOR:])
         if self.every_steps is not None:
             firsts: dict[int, str] = {}
             for name in by_age:

@@ -2,7 +2,7 @@
 
 Free of Ray: `spotray.train.coordinator` serves it to the workers as part of the job's actor, a test
 as a plain object in another process. Every method may be called from any thread;
-only `join` blocks.
+those with a time-out block.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from spotray.events import (
     WorkerGroupStarted,
 )
 from spotray.storage import Store
+from spotray.train.asks import Asks
 from spotray.train.inbox import Inbox
 from spotray.train.membership import Directive, Loss, Membership, Roster
-from spotray.train.messages import Answer, Assignment, Beat, Entry, View
+from spotray.train.messages import MEET, Answer, Ask, Assignment, Beat, Entry, View
 from spotray.train.moves import Newcomers, Planner
 from spotray.train.session import Progress
 from spotray.train.world import open_store
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 
 _TICK_S = 0.05
 _HOLD_S = 1.0  # members that wait for longer are told to lack others
+_ASK_S = 0.1  # between two looks whether who asks is a member still
 _RECOVER_S = 1.0  # after a restart of this side: members tell who they are first
 
 
@@ -74,6 +76,8 @@ class Assembly:
         self._append_fact, self._flush, self._on_formed = append, flush, on_formed
         self._monotonic_s = monotonic_s
         self.progress = progress
+        self._share = max_workers
+        self.asks = Asks()
         self._changed = threading.Condition()
         # Members of an earlier generation may be about, of whom this side knows nothing.
         self._recovers = membership.roster.generation > 0
@@ -190,6 +194,75 @@ class Assembly:
             self._membership.done = True
             self._changed.notify_all()
 
+    def ask(self, member: str, ask: Ask, timeout_s: float) -> str | None:
+        """Whether to go on after a step: GO_ON, SAVE or STOP, the same for all members.
+
+        MEET: not decided, and the workers changed: they meet first. None: ask again.
+
+        Raises:
+            FencedOut: the sender is not a member.
+        """
+        until = time.monotonic() + timeout_s
+        with self._changed:
+            while True:
+                membership = self._membership
+                if not membership.is_member(member):
+                    why = membership.why_out(member)
+                    raise FencedOut(f"{member} is not a member any more: {why}")
+                if membership.roster.members[0] == member:
+                    self.asks.tell(ask)
+                    self._changed.notify_all()
+                if decision := self.asks.decision(ask.step):
+                    return decision
+                if membership.broken:
+                    return MEET
+                left_s = until - time.monotonic()
+                if left_s <= 0:
+                    return None
+                self._changed.wait(min(left_s, _ASK_S))
+
+    def saved(self, member: str, step: int, url: str | None) -> None:
+        """All members did what SAVE asked; ``url`` of the checkpoint, None if it failed."""
+        with self._changed:
+            if self._membership.is_member(member):
+                self.asks.saved(step, url)
+                self._changed.notify_all()
+
+    # -- for who decides -------------------------------------------------------------
+
+    def next_ask(self, timeout_s: float) -> Ask | None:
+        """The workers' next question, once; None if there is none meanwhile."""
+        with self._changed:
+            self._changed.wait_for(self.asks.has_next, timeout_s)
+            return self.asks.next()
+
+    def decide(self, step: int, kind: str) -> None:
+        """Answer the question about a step: GO_ON, SAVE or STOP."""
+        with self._changed:
+            self.asks.decide(step, kind)
+            self._changed.notify_all()
+
+    def wait_saved(self, timeout_s: float) -> tuple[int, str | None] | None:
+        """Step and URL of what SAVE asked for, once; None if it is not there in time."""
+        with self._changed:
+            self._changed.wait_for(self.asks.has_saved, timeout_s)
+            return self.asks.take_saved()
+
+    def set_share(self, workers: int) -> None:
+        """At most so many take part from now on, but not fewer than the least."""
+        with self._changed:
+            self._share = max(self._membership.min_workers, min(workers, self._max))
+            self._membership.max_workers = self._share
+
+    def stop(self, why: str) -> None:
+        """Everybody is out: the job ends without a result."""
+        with self._changed:
+            membership = self._membership
+            membership.gave_up = membership.gave_up or why
+            for member in membership.members_alive():
+                membership.lose(member, why, self._monotonic_s())
+            self._changed.notify_all()
+
     # -- for the driver --------------------------------------------------------------
 
     def sync(self, started: Mapping[str, str], gone: Mapping[str, str]) -> View:
@@ -224,6 +297,7 @@ class Assembly:
                 done=membership.done,
                 gave_up=membership.gave_up,
                 waiting_for=missing,
+                least=membership.min_workers,
             )
 
     def set_notices(self, deadlines: Mapping[str, float | None]) -> None:
@@ -301,6 +375,7 @@ class Assembly:
                 store_host=self._host,
                 store_port=self._port,
                 told_step=self._inbox.told_step,
+                told_report=self._inbox.told_report,
                 reached_step=self.progress.step,
                 broke_at_s=self._broke_at_s,
             )
@@ -441,7 +516,8 @@ class Assembly:
                 on_the_way=membership.on_the_way(),
             ),
             progress=self.progress,
-            most=min(self._max, self._useful()),
+            most=min(self._share, self._useful()),
+            share=self._share,
             now_s=time.time(),
             monotonic_s=now,
         )

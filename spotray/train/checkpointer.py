@@ -110,6 +110,7 @@ class Checkpointer:
         epoch: int,
         final: bool = False,
         hurry: bool = False,
+        asked_for: bool = False,
         metrics: Mapping[str, float] | None = None,
         began: float | None = None,
     ) -> None:
@@ -124,6 +125,7 @@ class Checkpointer:
             final: The one at the end of training. It is handed to Ray Train and never
                 deleted: Ray refuses a job whose checkpoint went.
             hurry: Training waits for it: no limit of bandwidth holds.
+            asked_for: Somebody outside of the job is going to read it: it outlives newer ones.
             metrics: The newest that were reported, for `Retention.best`.
             began: ``time.perf_counter()`` when training stopped for it; default: now.
         """
@@ -139,7 +141,7 @@ class Checkpointer:
             copy=copy,
             step=step,
             epoch=epoch,
-            extra={"final": final, "metrics": dict(metrics or {})},
+            extra={"final": final, "asked_for": asked_for, "metrics": dict(metrics or {})},
             size_bytes=captured.size_bytes,
             pace=self._pace,
             began=began,

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -22,6 +23,7 @@ from spotray.events import (
     NodeDown,
     NodeReady,
     NodeUp,
+    Reported,
     StepsDone,
     Warned,
     WorkerGroupLost,
@@ -76,7 +78,8 @@ class Coordinator:
         )
         self._lock = threading.Lock()
         # Not 0 where a job is resumed, or where this actor was started anew.
-        self._generation, self._group, self._told_step = _newest(store)
+        self._before = before = _newest(store)
+        self._generation, self._group = before.generation, before.node_ids
         self._made_steps = False  # in the current worker group
         self._placed_at_s: float | None = None  # the next group's workers have their nodes
         self._progress = Progress(step=0, epoch=0, loss=None)
@@ -317,15 +320,31 @@ class Coordinator:
         self._journal.append(event)
 
 
-def _newest(store: Store) -> tuple[int, tuple[str, ...], int]:
-    """Of a job's journal: generation and nodes of the newest worker group, and its last step."""
+@dataclass(frozen=True, kw_only=True)
+class _Before:
+    """What a job's journal says of the newest worker group."""
+
+    generation: int = 0
+    node_ids: tuple[str, ...] = ()
+    told_step: int = 0  # its last one
+    told_report: tuple[int, int] = (-1, 0)  # step of the job's last one, and how many of it
+
+
+def _newest(store: Store) -> _Before:
     facts = list(read_journal(store.child("journal")))
     starts = [e for e in facts if isinstance(e, WorkerGroupStarted)]
     newest = max(starts, key=lambda e: e.generation, default=None)
     if newest is None:
-        return 0, (), 0
+        return _Before()
     steps = [e for e in facts if isinstance(e, StepsDone) and e.generation == newest.generation]
-    return newest.generation, newest.node_ids, max((e.last_step for e in steps), default=0)
+    reported = [e.step for e in facts if isinstance(e, Reported)]
+    last = max(reported, default=-1)
+    return _Before(
+        generation=newest.generation,
+        node_ids=newest.node_ids,
+        told_step=max((e.last_step for e in steps), default=0),
+        told_report=(last, reported.count(last)),
+    )
 
 
 def _node_up(node: dict[str, Any], now_s: float) -> NodeUp:

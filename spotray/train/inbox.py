@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from spotray.events import Event, StepsDone, decode
+from spotray.events import Event, Reported, StepsDone, decode
 
 
 def _no_marks() -> tuple[int, int]:
@@ -22,6 +22,7 @@ class Inbox:
         append: Takes facts to the journal.
         marks: How many facts the journal took so far, and how many of them are in storage.
         told_step: Steps up to this one are in the journal already.
+        told_report: Step of the last report in the journal, and how many there are of that step.
     """
 
     def __init__(
@@ -30,10 +31,12 @@ class Inbox:
         *,
         marks: Callable[[], tuple[int, int]] = _no_marks,
         told_step: int = 0,
+        told_report: tuple[int, int] = (-1, 0),
     ) -> None:
         self._append = append
         self._marks = marks
         self.told_step = told_step  # the last step that the journal was told of
+        self.told_report = told_report
         self._kept: dict[str, int] = {}  # sender -> how many of its facts the journal took
         # Facts of a sender up to the first number are safe once storage holds as many of the
         # journal as the second one says: until then the sender keeps them, for this side may die.
@@ -54,6 +57,10 @@ class Inbox:
             event = decode(line)
             if isinstance(event, StepsDone):
                 self.told_step = max(self.told_step, event.last_step)
+            elif isinstance(event, Reported):
+                step, count = self.told_report
+                if event.step >= step:
+                    self.told_report = event.step, count + 1 if event.step == step else 1
             self._append(event)
         self._kept[sender] = told
         self._safe[sender] = max(first, self._safe.get(sender, first))

@@ -18,10 +18,11 @@ from spotray.checkpoint.manifest import Manifest
 from spotray.errors import JournalError
 from spotray.events import ResizeAgreed, Restored, Warned
 from spotray.train.capture import Captured, digest
-from spotray.train.restoring import Stored, newest_stored, send
+from spotray.train.hyperparameters import own_hyperparameters
+from spotray.train.restoring import Stored, newest_pieces, newest_stored, read_stored, send
 from spotray.train.saving import Saver
 from spotray.train.session import Progress, Session
-from spotray.train.sharded import layout_of, read_newest, split_pieces
+from spotray.train.sharded import layout_of, split_pieces
 from spotray.train.state import TrainState
 from spotray.train.steps import StepLog
 from spotray.train.world import World
@@ -105,12 +106,15 @@ class Keeper:
             mine = found.captured if found and found.step == in_memory else None
             saved = send(self._world, mine, source=holder)
             step, source, whence = in_memory, "snapshot", f"the snapshot of step {in_memory}"
+        elif self._session.resume_from_checkpoint is not None:
+            step, source, whence, saved = self._begin_from(self._session.resume_from_checkpoint)
         else:
             alike, pieces = split_pieces(captured)  # all workers drew the same numbers
             sent = send(self._world, alike, source=0)
             saved = Captured(sent.skeleton, {**sent.tensors, **pieces})
             step, source, whence = 0, "fresh", "rank 0's first state"
-        self._state.restore(saved, whence=whence)
+        if source != "other job":
+            self._state.restore(saved, whence=whence)
         self._saved = (saved, whence) if source != "fresh" else None
         self._entered_with = (saved, whence) if self._session.member is not None else None
         self._steps.stand_at(step)
@@ -127,6 +131,16 @@ class Keeper:
             )
         )
         self._steps.begin()
+
+    def _begin_from(self, url: str) -> tuple[int, str, str, Captured]:
+        """Load another job's checkpoint, but keep what this loop set in its optimizers."""
+        stored = read_stored(self._world, url)
+        put_back = own_hyperparameters(self._state.parts.values())
+        self._state.restore(stored.captured, whence=url)
+        put_back()
+        now = self._state.capture()
+        saved = Captured(now.skeleton, {name: t.clone() for name, t in now.tensors.items()})
+        return stored.step, "other job", url, saved
 
     def tell_rest(self) -> None:
         """Tell the steps so far: they belong to the generation that ends."""
@@ -228,7 +242,7 @@ class Keeper:
         if checkpoints is None:
             return None
         if self._state.is_sharded:
-            return read_newest(
+            return newest_pieces(
                 checkpoints,
                 self._world,
                 layout_of(self._state.parts, self._state.capture()),

@@ -15,7 +15,7 @@ from spotray.train.config import SpotConfig
 from spotray.train.coordinator import Coordinator
 from spotray.train.inbox import Inbox
 from spotray.train.membership import Membership, Roster, Timeouts
-from spotray.train.messages import Answer, Assignment, Beat, Entry, View
+from spotray.train.messages import Answer, Ask, Assignment, Beat, Entry, View
 from spotray.train.moves import Planner
 from spotray.train.ray_internals import draining_nodes
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 class LiveCoordinator(Coordinator):
     """`Coordinator` of workers that come and go while the others step.
 
-    `join` blocks, so the actor needs a thread for each worker and some more.
+    `join` and `ask` block, so the actor needs some threads for each worker.
 
     Args:
         min_workers: Fewer do not step.
@@ -57,7 +57,12 @@ class LiveCoordinator(Coordinator):
         self._assembly = Assembly(
             membership,
             append=self._append,
-            inbox=Inbox(self._append, marks=self._journal.marks, told_step=self._told_step),
+            inbox=Inbox(
+                self._append,
+                marks=self._journal.marks,
+                told_step=self._before.told_step,
+                told_report=self._before.told_report,
+            ),
             flush=self._journal.flush,
             on_formed=self._formed,
             host=ray.util.get_node_ip_address(),
@@ -87,6 +92,29 @@ class LiveCoordinator(Coordinator):
 
     def finish(self, member: str, metrics: Mapping[str, Any], checkpoint: str | None) -> None:
         self._assembled.finish(member, metrics, checkpoint)
+
+    def ask(self, member: str, ask: Ask, timeout_s: float) -> str | None:
+        return self._assembled.ask(member, ask, timeout_s)
+
+    def saved(self, member: str, step: int, url: str | None) -> None:
+        self._assembled.saved(member, step, url)
+
+    # -- for who decides on what the workers ask -----------------------------------
+
+    def next_ask(self, timeout_s: float) -> Ask | None:
+        return self._assembled.next_ask(timeout_s)
+
+    def decide(self, step: int, kind: str) -> None:
+        self._assembled.decide(step, kind)
+
+    def wait_saved(self, timeout_s: float) -> tuple[int, str | None] | None:
+        return self._assembled.wait_saved(timeout_s)
+
+    def set_share(self, workers: int) -> None:
+        self._assembled.set_share(workers)
+
+    def stop(self, why: str) -> None:
+        self._assembled.stop(why)
 
     # -- for the driver ----------------------------------------------------------
 

@@ -54,7 +54,12 @@ class LiveJob:
     run_id: str
     store: Store
     spot: SpotConfig
-    coordinator: Any  # handle of the LiveCoordinator actor
+    coordinator: Any  # handle of the LiveCoordinator actor, or of one that has several jobs
+    key: str = ""  # which of them: then the actor's `call` gets it first
+    asks: bool = False  # after reports, the workers wait for the decision whether to go on
+    # URL of a checkpoint of another job, from which this one begins. What the loop sets in its
+    # optimizers (learning rate, weight decay) then counts more than what that job had.
+    resume_from_checkpoint: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +84,7 @@ class LiveWorker:
         device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        calls = RayCalls(job.coordinator)
+        calls = RayCalls(job.coordinator, key=job.key)
         return work(
             job.loop,
             job.config,
@@ -90,6 +95,8 @@ class LiveWorker:
             shm_dir=Path(os.environ.get("SPOTRAY_SHM_DIR", SHM_DIR)),
             device=device,
             node_id=context.get_node_id(),
+            asks=job.asks,
+            resume_from_checkpoint=job.resume_from_checkpoint,
         )
 
 
@@ -104,6 +111,8 @@ def work(
     shm_dir: Path | None,
     device: torch.device,
     node_id: str,
+    asks: bool = False,
+    resume_from_checkpoint: str | None = None,
 ) -> Outcome:
     """A training loop as a member of a live job. Free of Ray."""
     entry = member.enter()
@@ -118,6 +127,8 @@ def work(
         journal=member,
         member=member,
         warm_up_from=(entry.epoch, entry.step) if entry.warm_up else None,
+        asks=asks,
+        resume_from_checkpoint=resume_from_checkpoint,
     )
     try:
         while True:
@@ -180,12 +191,16 @@ def _wants_ray_train(error: Exception) -> str:
 class RayCalls:
     """`Calls` to the coordinator actor."""
 
-    def __init__(self, coordinator: Any) -> None:
-        self._coordinator = coordinator
+    def __init__(self, coordinator: Any, *, key: str = "") -> None:
+        self._coordinator, self._key = coordinator, key
 
     def call(self, method: str, *args: Any, timeout_s: float) -> Any:
         try:
-            return ray.get(getattr(self._coordinator, method).remote(*args), timeout=timeout_s)
+            if self._key:
+                ref = self._coordinator.call.remote(self._key, method, *args)
+            else:
+                ref = getattr(self._coordinator, method).remote(*args)
+            return ray.get(ref, timeout=timeout_s)
         except RayTaskError:
             raise  # the method's own error, of its own class too
         except RayError as exc:

@@ -20,7 +20,7 @@ from spotray.errors import FencedOut, JournalError, WorldBroken
 from spotray.events import Event, Restored, encode
 from spotray.storage import Store
 from spotray.train.membership import Directive, Roster
-from spotray.train.messages import Answer, Assignment, Beat, Entry
+from spotray.train.messages import MEET, STOP, Answer, Ask, Assignment, Beat, Entry
 from spotray.train.session import Progress, StopRequest
 from spotray.train.world import World, forget_groups, peers
 
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 _BEAT_S = 0.2
 _CALL_S = 5.0
 _POLL_S = 10.0  # one call to join waits so long at most
+_ASK_S = 5.0  # the same of one question
 _CONNECT_S = 15.0  # until all members of a new generation are at the store
 _GROUP_S = 5.0  # from there to a process group: one that is lost meanwhile holds the others
 _SILENCE_S = 120.0  # nobody answered for so long: the job is over
@@ -101,11 +102,14 @@ class Member:
         return entry
 
     def close(self) -> None:
-        """End the thread; what is left to tell is told."""
+        """End the thread; what is left to tell is told. The process may serve another job."""
         self._closing.set()
         self._soon.set()
         if self._thread is not None:
             self._thread.join(timeout=_CALL_S)
+        if self.world is not None:
+            forget_groups(self.world, is_busy=False)
+            self.world = None
 
     def join(self, why: str, *, is_busy: bool = False) -> World:
         """Leave the present world and wait for the next one.
@@ -208,6 +212,29 @@ class Member:
             self._call("finish", self.name, dict(metrics), checkpoint)
         except FencedOut as exc:
             raise LeftJob(str(exc)) from exc
+
+    def ask(self, ask: Ask) -> str:
+        """Wait for the decision about a step: GO_ON or SAVE.
+
+        Raises:
+            WorldBroken: the workers changed before it.
+            LeftJob: the job is to stop, or goes on without this worker.
+        """
+        while True:
+            try:
+                decision = self._call("ask", self.name, ask, _ASK_S, timeout_s=_ASK_S + _CALL_S)
+            except FencedOut as exc:
+                raise LeftJob(str(exc)) from exc
+            if decision == MEET:
+                raise WorldBroken(self._directive.broken or "the workers changed")
+            if decision == STOP:
+                raise LeftJob("the job was told to stop")
+            if decision is not None:
+                return str(decision)
+
+    def saved(self, step: int, url: str | None) -> None:
+        """What SAVE asked for is done, or failed."""
+        self._call("saved", self.name, step, url)
 
     @property
     def is_out(self) -> bool:

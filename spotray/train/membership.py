@@ -109,7 +109,7 @@ class Membership:
         generation: int = 0,
         max_idle_generations: int = 5,
     ) -> None:
-        self.min_workers, self._max = min_workers, max_workers
+        self.min_workers, self.max_workers = min_workers, max_workers
         self._timeouts = timeouts or Timeouts()
         self._max_idle = max_idle_generations
         self.roster = Roster(generation=generation, members=(), node_ids=())
@@ -366,7 +366,7 @@ class Membership:
         elif not self._first_is_complete(now_s):
             return None
         newcomers = self.newcomers()
-        chosen = (staying + newcomers)[: self._max]
+        chosen = (staying + newcomers)[: self.max_workers]
         hold_state = {m for m in alive if self._workers[m].has_state}
         if len(chosen) < self.min_workers and self._breach is not None:
             # Not what was planned: nodes that will be taken still work, and if nobody is
@@ -389,7 +389,7 @@ class Membership:
         joined = [w for w in self._workers.values() if w.joined]
         if not joined:
             return False
-        if len(joined) >= self._max or len(joined) == len(self._workers):
+        if len(joined) >= self.max_workers or len(joined) == len(self._workers):
             return True
         since_s = self._first_join_s if self._first_join_s is not None else now_s
         return now_s - since_s > self._timeouts.start_s

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from spotray.train.membership import Directive, Roster
 from spotray.train.session import Progress
@@ -25,6 +27,7 @@ class Assignment:
     store_host: str = ""
     store_port: int = 0
     told_step: int = 0  # steps up to this one are in the journal
+    told_report: tuple[int, int] = (-1, 0)  # step of the last report there, and how many of it
     reached_step: int = 0  # steps up to this one were done at least once
     broke_at_s: float | None = None  # the generation before, Unix seconds; None: as agreed
     out: str = ""  # why it is not wanted
@@ -65,3 +68,17 @@ class View:
     done: bool
     gave_up: str
     waiting_for: int  # workers that are missing before anybody steps
+    least: int  # workers, of which fewer do not step
+
+
+GO_ON, SAVE, STOP = "go_on", "save", "stop"  # what is decided about a question
+MEET = "meet"  # no decision: the workers changed, ask again after meeting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """The workers stand between two steps, and ask whether to go on."""
+
+    step: int  # optimizer steps done
+    epoch: int  # the next one
+    reports: tuple[Mapping[str, Any], ...]  # since the last time, the oldest first

@@ -72,6 +72,7 @@ class Planner:
         *,
         progress: Progress,
         most: int,
+        share: int,
         now_s: float,
         monotonic_s: float,
     ) -> Move:
@@ -82,6 +83,7 @@ class Planner:
             newcomers: Who might come.
             progress: How long a step and a checkpoint take.
             most: More workers have nothing to do.
+            share: More workers are not this job's: others need them.
             now_s: Unix seconds, as deadlines are.
             monotonic_s: The time by which waiting is measured.
         """
@@ -101,6 +103,9 @@ class Planner:
             )
             if settled and pays:
                 return Move(why=f"{newcomers.ready} worker(s) are ready", leaving_nodes=going)
+        if not move.why and len(group) > share:
+            why = f"{len(group) - share} worker(s) are needed elsewhere"
+            return Move(why=why, leaving_nodes=going)
         return Move(why=move.why, durable=move.durable, leaving_nodes=going)
 
     def _leave(

@@ -16,6 +16,7 @@ from typing import Any
 
 from spotray.checkpoint import manifest as manifests
 from spotray.checkpoint.interval import checkpoint_interval_s
+from spotray.errors import FencedOut, WorldBroken
 from spotray.events import CheckpointCommitted, CheckpointRejected, SnapshotTaken, Warned
 from spotray.train.capture import Captured, byte_index
 from spotray.train.checkpointer import Checkpointer, Commit, Committed
@@ -271,7 +272,13 @@ class Saver:
             )
 
     def start_checkpoint(
-        self, step: int, epoch: int, *, final: bool = False, hurry: bool = False
+        self,
+        step: int,
+        epoch: int,
+        *,
+        final: bool = False,
+        hurry: bool = False,
+        asked_for: bool = False,
     ) -> None:
         """Begin to write a checkpoint beside training, if there is storage."""
         self._checkpoint_at = self._now_s()
@@ -283,6 +290,7 @@ class Saver:
                 epoch=epoch,
                 final=final,
                 hurry=hurry,
+                asked_for=asked_for,
                 metrics=self._metrics,
                 began=began,
             )
@@ -314,6 +322,28 @@ class Saver:
         self.start_checkpoint(step, epoch, hurry=True)
         self.checkpoints.wait()
         return self.collect()
+
+    def checkpoint_asked_for(self, step: int, epoch: int) -> str | None:
+        """Write a checkpoint that stays, and wait for it; its URL, or None if that failed.
+
+        Raises:
+            WorldBroken: a worker was lost meanwhile.
+        """
+        if self.checkpoints is None:
+            return None
+        self.checkpoints.wait()
+        self.collect()
+        self.start_checkpoint(step, epoch, hurry=True, asked_for=True)
+        self.checkpoints.wait()
+        outcome = self.checkpoints.outcome()
+        if isinstance(outcome, WorldBroken | FencedOut):
+            raise WorldBroken(str(outcome))
+        if isinstance(outcome, Exception):
+            self._warn(f"a checkpoint that was asked for failed: {outcome}")
+            return None
+        self._committed(outcome, why="asked for")
+        assert outcome is not None, "it was waited for"
+        return self.checkpoints.url(outcome.name)
 
     def final_checkpoint(self, step: int, epoch: int) -> str | None:
         """Commit the state at the end of training; its URL, or None without storage.

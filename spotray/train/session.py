@@ -107,6 +107,8 @@ class Session:
     journal: Journal
     reached_step: int = 0  # how far the job had come, as far as its coordinator knows
     run: Any = None  # the `Run` that the training loop made
+    asks: bool = False  # after reports, somebody decides whether to go on
+    resume_from_checkpoint: str | None = None  # URL; where no state of this job was saved
     # With live recovery; None: a lost peer ends this process, and another takes over.
     member: Member | None = None
     warm_up_from: tuple[int, int] | None = None  # epoch and step where the others are, about

@@ -29,10 +29,11 @@ from spotray.storage import Store
 from spotray.train.config import SpotConfig
 from spotray.train.coordinator import Coordinator
 from spotray.train.lease import Lease
-from spotray.train.live import GaveWay, LiveTraining
+from spotray.train.live import GaveWay, LiveTraining, RemoteCoordinator, Stopped
 from spotray.train.live_coordinator import LiveCoordinator
 from spotray.train.live_worker import LiveJob
 from spotray.train.membership import Timeouts
+from spotray.train.placing import ClusterWorkers
 from spotray.train.ray_internals import SpotTorchTrainer, own_error, set_fast_recovery_env
 from spotray.train.worker import WorkerLoop, remove_job_memory
 
@@ -203,12 +204,17 @@ class ElasticTrainer:
             coordinator=coordinator,
         )
         failures = self.run_config.failure_config
-        ended = LiveTraining(
-            job,
-            scaling_config=self.scaling_config,
-            max_failures=failures.max_failures if failures is not None else 0,
-            name=str(self.run_config.name),
-        ).run()
+        workers = ClusterWorkers(self.scaling_config, name=str(self.run_config.name))
+        try:
+            ended = LiveTraining(
+                job,
+                supervisor=RemoteCoordinator(coordinator),
+                workers=workers,
+                max_failures=failures.max_failures if failures is not None else 0,
+            ).run()
+        finally:
+            workers.close()
+        assert not isinstance(ended, Stopped), "nobody stops it"
         if isinstance(ended, GaveWay):
             log.warning("live recovery gives way to restarts: %s", ended.why)
             generation = (self.status() or {}).get("generation", 0)

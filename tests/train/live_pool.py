@@ -82,6 +82,12 @@ class _Front:
     def commit(self, *args: Any) -> Any:
         return self._ask("commit", *args)
 
+    def ask(self, *args: Any) -> Any:
+        return self._ask("ask", *args)
+
+    def saved(self, *args: Any) -> Any:
+        return self._ask("saved", *args)
+
     def finish(self, *args: Any) -> Any:
         return self._ask("finish", *args)
 

@@ -29,7 +29,7 @@ from spotray.storage import Store
 from spotray.train.assembly import Assembly
 from spotray.train.inbox import Inbox
 from spotray.train.membership import Membership, Roster, Timeouts
-from spotray.train.messages import Answer, Assignment, Beat, View
+from spotray.train.messages import GO_ON, MEET, SAVE, Answer, Ask, Assignment, Beat, View
 from spotray.train.moves import Planner
 from spotray.train.session import Progress
 
@@ -628,3 +628,87 @@ class Waiting:
         self._thread.join(timeout=10)
         assert self._answer is not None, "it still waits"
         return self._answer
+
+
+# -- whether to go on, and the job's share of the workers --------------------------------
+
+
+def ask(step: int, **metrics: float) -> Ask:
+    return Ask(step=step, epoch=1, reports=(metrics,))
+
+
+def test_all_members_hear_one_decision_and_rank_0_brings_the_reports(jobs: Any) -> None:
+    job = jobs()
+    begin(job, "a", "b")
+    assert job.assembly.ask("b", ask(5, loss=9.0), 0.0) is None
+    assert job.assembly.next_ask(0.0) is None
+    assert job.assembly.ask("a", ask(5, loss=1.0), 0.0) is None
+    assert job.assembly.next_ask(0.0) == ask(5, loss=1.0)
+    job.assembly.decide(5, GO_ON)
+    assert job.assembly.ask("a", ask(5), 0.0) == GO_ON
+    assert job.assembly.ask("b", ask(5), 0.0) == GO_ON
+
+
+def test_who_waits_for_a_decision_hears_it_at_once(jobs: Any) -> None:
+    job = jobs()
+    begin(job, "a")
+    heard: list[str | None] = []
+    waits = threading.Thread(target=lambda: heard.append(job.assembly.ask("a", ask(5), 30.0)))
+    waits.start()
+    assert job.assembly.next_ask(10.0) == ask(5)
+    job.assembly.decide(5, SAVE)
+    waits.join(timeout=10)
+    assert heard == [SAVE]
+    job.assembly.saved("a", 5, "/checkpoints/step-5")
+    assert job.assembly.wait_saved(0.0) == (5, "/checkpoints/step-5")
+
+
+def test_a_loss_while_all_wait_makes_them_meet_first(jobs: Any) -> None:
+    job = jobs()
+    begin(job, "a", "b")
+    job.assembly.ask("a", ask(5, loss=1.0), 0.0)
+    job.sync(a="its process ended")
+    assert job.assembly.ask("b", ask(5, loss=1.0), 0.0) == MEET
+    job.meet("b", why="a is gone")
+    assert job.assembly.ask("b", ask(5, loss=1.0), 0.0) is None
+    assert job.assembly.next_ask(0.0) == ask(5, loss=1.0)
+    assert job.assembly.next_ask(0.0) is None
+
+
+def test_who_was_thrown_out_may_not_ask(jobs: Any) -> None:
+    job = jobs()
+    begin(job, "a", "b")
+    job.sync(b="its process ended")
+    with pytest.raises(FencedOut, match="its process ended"):
+        job.assembly.ask("b", ask(5), 0.0)
+
+
+def test_a_smaller_share_lets_the_last_ones_go_and_a_larger_one_takes_more(jobs: Any) -> None:
+    job = jobs()
+    begin(job, "a", "b", "c")
+    job.assembly.set_share(1)
+    assert job.asked_to_meet("a") == ("2 worker(s) are needed elsewhere", False)
+    job.meet("a", "b", "c")
+    assert job.sync().members == ("a",)
+    for name in ("b", "c"):
+        left = job.join(name)
+        assert left is not None
+        assert left.roster is None
+    job.assembly.set_share(0)
+    assert job.asked_to_meet("a") == ("", False)
+    job.assembly.set_share(2)
+    job.enter("d")
+    job.join("d")
+    assert job.asked_to_meet("a") == ("1 worker(s) are ready", False)
+
+
+def test_a_job_that_is_stopped_lets_everybody_go(jobs: Any) -> None:
+    job = jobs()
+    begin(job, "a", "b")
+    job.assembly.stop("the trial is over")
+    assert job.beat("a").directive.broken == "the trial is over"
+    left = job.join("a", "the trial is over")
+    assert left is not None
+    assert left.out == "the trial is over"
+    with pytest.raises(FencedOut):
+        job.assembly.finish("b", {}, None)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from spotray.events import Event, StepsDone, Warned, encode
+from spotray.events import Event, Reported, StepsDone, Warned, encode
 from spotray.train.inbox import Inbox
 
 
@@ -110,3 +110,16 @@ def test_the_last_step_told_is_the_highest_of_all_senders() -> None:
     inbox.keep("a", [steps(4, 6)], 1)
     inbox.keep("b", [steps(4, 5)], 0)
     assert inbox.told_step == 6
+
+
+def test_it_knows_which_reports_the_journal_has() -> None:
+    def report(step: int) -> str:
+        return encode(Reported(at_s=0.0, step=step, epoch=1, metrics={}))
+
+    inbox = Journal().inbox()
+    assert inbox.told_report == (-1, 0)
+    inbox.keep("a", [report(5), report(5)], 0)
+    assert inbox.told_report == (5, 2)
+    inbox.keep("b", [report(7)], 0)
+    inbox.keep("b", [report(6)], 1)
+    assert inbox.told_report == (7, 1)

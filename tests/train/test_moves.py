@@ -67,7 +67,12 @@ def planner(
 
 
 def decided(
-    plans: Planner, newcomers: Newcomers = NOBODY, *, monotonic_s: float = 0.0, most: int = 4
+    plans: Planner,
+    newcomers: Newcomers = NOBODY,
+    *,
+    monotonic_s: float = 0.0,
+    most: int = 4,
+    share: int = 4,
 ) -> Move:
     """What members on nodes a and b should do."""
     return plans.decide(
@@ -75,6 +80,7 @@ def decided(
         newcomers,
         progress=PROGRESS,
         most=most,
+        share=share,
         now_s=NOW_S,
         monotonic_s=monotonic_s,
     )
@@ -92,6 +98,15 @@ def test_a_node_under_notice_comes_along_to_meetings_until_it_must_go() -> None:
     assert parts.why == "1 node(s) are about to be taken"
     assert parts.leaving_nodes == {"b"}
     assert not parts.durable
+
+
+def test_members_beyond_the_jobs_share_are_let_go() -> None:
+    assert decided(planner(), share=2) == Move()
+    assert decided(planner(), share=1) == Move(why="1 worker(s) are needed elsewhere")
+
+
+def test_members_that_are_of_no_use_stay_as_long_as_nobody_else_needs_them() -> None:
+    assert decided(planner(), most=1) == Move()
 
 
 def test_one_deadline_that_nobody_knows_counts_as_now() -> None:
