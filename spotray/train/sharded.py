@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from spotray.checkpoint.manifest import Manifest
-from spotray.errors import CheckpointCorrupt, CheckpointError, ConfigError
+from spotray.errors import ConfigError
 from spotray.train.capture import Captured
-from spotray.train.restoring import Stored, all_damaged, patient
 from spotray.train.world import World, peers
-
-if TYPE_CHECKING:
-    from spotray.train.checkpointer import Checkpointer
 
 # How a tensor of that name, size and type is cut over the workers; None: every one has all of it.
 Layout = Callable[[str, torch.Size, torch.dtype], DTensor | None]
@@ -228,65 +223,6 @@ def split_pieces(captured: Captured) -> tuple[Captured, dict[str, torch.Tensor]]
     }
     rest = {name: t for name, t in captured.tensors.items() if name not in pieces}
     return Captured(captured.skeleton, rest), pieces
-
-
-def read_newest(
-    checkpoints: Checkpointer,
-    world: World,
-    layout: Layout,
-    *,
-    on_rejected: Callable[[str, str], None],
-    on_found: Callable[[Manifest], None],
-) -> Stored | None:
-    """The newest checkpoint that is sound in what every worker reads of it; None if there is none.
-
-    All ranks call it. Each reads its own pieces, and every byte that it reads is checked;
-    together they read all of it.
-
-    Args:
-        checkpoints: Where they are.
-        world: The workers.
-        layout: How they are to be cut.
-        on_rejected: Called on rank 0 with name and reason for each damaged one.
-        on_found: Called with the manifest of each that is tried.
-
-    Raises:
-        CheckpointError: there are some, and all are damaged; or storage did not answer.
-    """
-
-    def together(read: Callable[[], Any] | None) -> tuple[Any, str]:
-        """What this rank read, and why a rank found it damaged."""
-        result, damage, failure = None, "", ""
-        if read is not None:
-            try:
-                result = patient(read)
-            except CheckpointCorrupt as exc:
-                damage = str(exc)
-            except OSError as exc:
-                failure = f"{type(exc).__name__}: {exc}"
-        told = world.gather_objects((damage, failure))
-        if failure := next((f for _, f in told if f), ""):
-            raise CheckpointError(
-                f"checkpoints could not be read ({failure}): look at the storage's access rights"
-            )
-        return result, next((d for d, _ in told if d), "")
-
-    listed, _ = together((lambda: list(checkpoints.newest())) if world.rank == 0 else None)
-    candidates: list[tuple[str, Manifest]] = world.broadcast_object(listed, source=0)
-    for name, manifest in candidates:
-        on_found(manifest)
-
-        def read(name: str = name, manifest: Manifest = manifest) -> Captured:
-            return checkpoints.read(name, manifest, layout)
-
-        captured, damage = together(read)
-        if not damage:
-            return Stored(manifest.step, checkpoints.url(name), captured)
-        if world.rank == 0:
-            on_rejected(name, damage)
-    if candidates:
-        raise all_damaged([name for name, _ in candidates])
-    return None
 
 
 def _units(modules: Iterable[nn.Module]) -> list[FSDPModule]:
