@@ -11,6 +11,7 @@ import torch
 from spotray.events import EpochAudited
 from spotray.train.loader import Shard
 from spotray.train.order import BatchPlan
+from spotray.train.session import Journal
 
 log = logging.getLogger(__name__)
 
@@ -24,9 +25,11 @@ class Tally:
 
     Args:
         samples: In the dataset.
+        journal: Told of the verdicts.
     """
 
-    def __init__(self, samples: int) -> None:
+    def __init__(self, samples: int, journal: Journal) -> None:
+        self._journal = journal
         self.counts = torch.zeros(samples, dtype=torch.int32)
         self.verdicts: list[list[int | bool]] = []  # epoch, exactly once, most, fewest uses
 
@@ -43,7 +46,7 @@ class Tally:
         self.counts += torch.tensor(uses).round().to(torch.int32)
 
     def judge(self, epoch: int, plan: BatchPlan, *, drop_last: bool) -> None:
-        """Judge the counts of an epoch that ends, and begin anew."""
+        """Judge the counts of an epoch that ends, tell the verdict, and begin anew."""
         due = plan.steps_per_epoch * plan.global_batch_size if drop_last else plan.length
         most, fewest = int(self.counts.max()), int(self.counts.min())
         once = int((self.counts == 1).sum()) == due and int(self.counts.sum()) == due
@@ -52,20 +55,21 @@ class Tally:
         if not once:
             log.error("epoch %d: samples were used %d to %d times, not once", epoch, fewest, most)
         self.counts.zero_()
+        self.tell(last=1)
 
-    def told(self) -> list[EpochAudited]:
-        """The verdicts that are kept, as facts."""
-        return [
-            EpochAudited(
-                at_s=time.time(),
-                epoch=int(epoch),
-                samples=len(self.counts),
-                exactly_once=bool(once),
-                most=int(most),
-                fewest=int(fewest),
+    def tell(self, *, last: int = _KEPT_VERDICTS) -> None:
+        """Tell the last verdicts, by default all that are kept."""
+        for epoch, once, most, fewest in self.verdicts[-last:]:
+            self._journal.append(
+                EpochAudited(
+                    at_s=time.time(),
+                    epoch=int(epoch),
+                    samples=len(self.counts),
+                    exactly_once=bool(once),
+                    most=int(most),
+                    fewest=int(fewest),
+                )
             )
-            for epoch, once, most, fewest in self.verdicts
-        ]
 
     def state_dict(self) -> dict[str, Any]:
         return {"counts": self.counts, "verdicts": self.verdicts}

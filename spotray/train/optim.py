@@ -12,7 +12,9 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-Inner = TypeVar("Inner", LRScheduler, torch.amp.GradScaler)
+from spotray.train.state import Stateful
+
+Inner = TypeVar("Inner", bound=Stateful)
 Complete = Callable[[], bool]  # whether the step's gradient is complete
 
 

@@ -3,50 +3,40 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import logging
-import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LRScheduler
 
-from spotray.errors import ConfigError, JournalError, StateMismatch, WorldBroken
-from spotray.events import Reported, TrainingDone, Warned
+from spotray.errors import ConfigError, StateMismatch, WorldBroken
 from spotray.train import session as session_module
+from spotray.train.adopt import Adoption, check_can_be_sharded
 from spotray.train.audit import Tally
 from spotray.train.capture import Captured
-from spotray.train.ddp import ElasticDDP
 from spotray.train.determinism import use_deterministic_kernels
 from spotray.train.gradients import GradientExchange, wire_dtype_of
 from spotray.train.keeper import Keeper, Wish
 from spotray.train.loader import (
     FORWARD_STREAM,
+    Collate,
+    MapDataset,
     Shard,
     ShardSource,
-    dataset_of,
     seed_streams,
     to_device,
 )
+from spotray.train.meeting import Meetings
 from spotray.train.member import LeftJob, Reenter
-from spotray.train.optim import ElasticGradScaler, ElasticOptimizer, ElasticScheduler
+from spotray.train.optim import ElasticGradScaler
 from spotray.train.order import BatchPlan, check_batch_sizes
-from spotray.train.session import LiveUnsupported, Session
-from spotray.train.sharded import (
-    NO_BITS,
-    STORAGE_ALONE,
-    ShardedGradients,
-    check_sharded,
-    is_sharded,
-)
-from spotray.train.state import Stateful, TrainState, weights_sha256
+from spotray.train.reporting import Reports, teller
+from spotray.train.session import Session
+from spotray.train.sharded import NO_BITS, STORAGE_ALONE, ShardedGradients, is_sharded
+from spotray.train.state import Position, Stateful, TrainState, weights_sha256
 from spotray.train.world import World, peers
-
-log = logging.getLogger(__name__)
 
 _REST_STREAM = 3  # random numbers drawn between epochs
 _STEP_STREAM = 4  # and between a step's last backward pass and the next batch
@@ -121,30 +111,26 @@ class Run:
         self.micro_batch_size = micro_batch_size
         self.seed = seed
         self.reduction: str = reduction
-        self.step = 0  # optimizer steps done
-        self.epoch = 0
-        self.loss: float | None = None  # mean over the last complete global batch
+        self._position = Position(
+            global_batch_size=global_batch_size, micro_batch_size=micro_batch_size, seed=seed
+        )
         self._drop_last = drop_last
         self._loader_workers = loader_workers
         self._find_unused_parameters = find_unused_parameters
         self._session = session_module.current()
         self._world = self._session.world if self._session else World()
         self._models: dict[str, nn.Module] = {}
-        self._source: ShardSource | None = None
         self._scaler: ElasticGradScaler | None = None
         self._prepared: _Prepared | None = None
-        self._step_in_epoch = 0
         self._micro: _MicroBatch | None = None  # handed out, backward still to come
         self._complete = True  # no micro-batch of an unfinished step is under way
         self._step_is_open = False  # its first micro-batch was handed out
         self._wish = Wish()
         self._weights = ""
-        self._reported: dict[str, Any] = {}
+        self._reports = Reports(self._session, self._position)
         self._unfinished_step = False  # the gradient is complete, the loop's body is not through
-        self._warming_up = False  # a newcomer's first pass, whose result counts for nothing
         self._moved = False  # the workers changed: the shards of this one are others now
         self._ahead = False  # the state that counts is of a later epoch than the loop
-        self._broken: BaseException | None = None  # told to the loop, which must not go on
         # What the loop draws before prepare(), above all the model's first
         # weights, is then the same on all workers and in every run.
         seed_streams(seed)
@@ -152,11 +138,26 @@ class Run:
             self._session.run = self
         self._put_kernels_back: Callable[[], Any] = lambda: None
         if deterministic_kernels:
-            put_back = use_deterministic_kernels(_teller(self._session))
+            put_back = use_deterministic_kernels(teller(self._session))
             # Also for a run that ends by an error, or that nobody finishes.
             self._put_kernels_back = weakref.finalize(self, put_back)
 
     # -- what the user calls ---------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps done."""
+        return self._position.step
+
+    @property
+    def epoch(self) -> int:
+        """The present epoch, from 0."""
+        return self._position.epoch
+
+    @property
+    def loss(self) -> float | None:
+        """Mean over the last complete global batch; None before the first."""
+        return self._position.loss
 
     @property
     def rank(self) -> int:
@@ -202,17 +203,28 @@ class Run:
         some_sharded = any(is_sharded(module) for module in modules)
         was_ordered = self.reduction == "ordered"
         if some_sharded:
-            self._take_sharded(objects)
-        # First, since "another batch size" says more than the tensors that differ for it.
-        parts: dict[str, Stateful] = {"position": _Position(self)}
-        results = [self._adopt(one, parts) for one in objects]
-        if not self._models or self._source is None:
-            lacking = "model" if not self._models else "dataset"
+            check_can_be_sharded(objects, self._world, self._session, self._wire_dtype)
+            self.reduction = "fsdp"
+        adopted = Adoption(
+            self._world,
+            is_complete=self._is_complete,
+            batches=self._micro_batches,
+            use_ddp=self.reduction == "ddp",
+            find_unused_parameters=self._find_unused_parameters,
+        )
+        results = [adopted.take(one) for one in objects]
+        if not adopted.models or adopted.data is None:
+            lacking = "model" if not adopted.models else "dataset"
             raise ConfigError(f"run.prepare() got no {lacking}: training needs both")
-        audits = self._session is not None and self._session.spot.audit_samples
-        tally = Tally(self._source.plan.length) if audits else None
-        if tally is not None:
-            parts["audit"] = tally
+        self._models, self._scaler = adopted.models, adopted.scaler
+        source = self._source_of(*adopted.data)
+        source.in_step = some_sharded  # each forward pass of theirs gathers pieces
+        self._position.samples = source.plan.length
+        # First, since "another batch size" says more than the tensors that differ for it.
+        parts: dict[str, Stateful] = {"position": self._position, **adopted.parts}
+        tally = None
+        if self._session is not None and self._session.spot.audit_samples:
+            parts["audit"] = tally = Tally(source.plan.length, self._session.journal)
         exchange = GradientExchange(
             [r for r in results if isinstance(r, nn.Module)],
             riders=_NAMED_RIDERS + (len(tally.counts) if tally is not None else 0),
@@ -220,18 +232,17 @@ class Run:
             wire_dtype=self._wire_dtype,
             sharded=ShardedGradients(modules) if some_sharded else None,
         )
-        self._source.in_step = some_sharded  # each forward pass of theirs gathers pieces
         keeper = Keeper(self._session, self._world, TrainState(parts))
         keeper.useful_workers = -(-self.global_batch_size // self.micro_batch_size)
-        self._prepared = _Prepared(self._source, exchange, keeper, tally)
-        if self._session is not None and self._session.member is not None:
-            self._begin_live(self._session)
-        else:
-            keeper.restore()
+        meetings = Meetings(
+            self._session, keeper, self._position, tally=tally, drop_step=self._drop_step
+        )
+        self._prepared = _Prepared(source, exchange, keeper, tally, meetings)
+        self._world = meetings.begin(self._world)
         if some_sharded and self._world.rank == 0 and not self.step:
             self._tell_of_sharding(was_ordered=was_ordered)
         if tally is not None:
-            self._tell_audits(tally)  # a lost rank 0 may not have come to tell the last ones
+            tally.tell()  # a lost rank 0 may not have come to tell the last ones
         return results[0] if len(results) == 1 else tuple(results)
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -253,10 +264,10 @@ class Run:
                 self._ahead = False
                 ready.keeper.restore_again()
                 continue
-            self.epoch = epoch + 1
-            self._step_in_epoch = 0
+            self._position.epoch = epoch + 1
+            self._position.step_in_epoch = 0
             if self.epoch < count:
-                self._meeting(lambda: ready.keeper.epoch_done(self.step, self.epoch))
+                self._meet_if_broken(lambda: ready.keeper.epoch_done(self.step, self.epoch))
 
     def backward(self, loss: torch.Tensor) -> None:
         """Backward pass of one micro-batch; with the last one, the gradient of the global batch.
@@ -280,7 +291,7 @@ class Run:
         try:
             self._backward(loss, micro)
         except WorldBroken as exc:
-            self._lost_a_peer(exc)
+            self._meet(exc)
             self._complete = False  # the rest of the loop's body must not act
 
     def _backward(self, loss: torch.Tensor, micro: _MicroBatch) -> None:
@@ -297,15 +308,16 @@ class Run:
         if ready.tally is not None:
             riders += ready.tally.uses(micro.shard)
         ready.exchange.collect(index, weight=micro.weight, riders=riders)
-        if self._warming_up:
-            self._join_the_others()
+        if ready.meetings.warming_up:  # the first pass is done: this newcomer is ready
+            self._meet()
+            self._complete = False  # the rest of the loop's body must not act
             return
         if not micro.shard.last:
             ready.exchange.hide()
             return
         self._world.check()  # for who is alone: it may have been thrown out
         total = ready.exchange.finish()
-        self.loss = total[0]
+        self._position.loss = total[0]
         self._wish = Wish.from_riders(total[3:_NAMED_RIDERS])
         shards = ready.source.plan.shard_count(micro.shard.step)
         if round(total[2]) != self.step % _STEP_CYCLE * shards:
@@ -325,22 +337,9 @@ class Run:
 
     def report(self, metrics: Mapping[str, Any]) -> None:
         """Report metrics to the journal and to Ray Train; call it on all workers alike."""
-        full = _plain({**metrics, "epoch": self.epoch, "step": self.step, "loss": self.loss})
-        self._reported = full
+        full = self._reports.report(metrics)
         if self._prepared is not None:
             self._prepared.keeper.saver.reported(full)
-        if self._session is None:
-            log.info("epoch %d, step %d: %s", self.epoch, self.step, full)
-            return
-        self._session.journal.append(
-            Reported(at_s=time.time(), step=self.step, epoch=self.epoch, metrics=full)
-        )
-        if self._session.link is not None:
-            self._session.link.report(full, None)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Position of the run: epoch and step, and what they depend on."""
-        return _Position(self).state_dict()
 
     # -- what the trainer calls ------------------------------------------------
 
@@ -363,7 +362,7 @@ class Run:
         self._abandon_step()
         if self._session is None:
             return
-        if self._warming_up:
+        if self._prepared.meetings.warming_up:
             raise LeftJob("training ended before this worker was let in")
         position = (self.step, self.epoch)
         while True:
@@ -372,7 +371,7 @@ class Run:
                 break
             except WorldBroken as exc:
                 try:
-                    self._lost_a_peer(exc)
+                    self._meet(exc)
                 except LeftJob:
                     if not self._session.member or not self._session.member.is_done:
                         raise
@@ -382,8 +381,7 @@ class Run:
                 if (self.step, self.epoch) != position:
                     # Another worker was one step further, or this one's peers began anew.
                     raise Reenter("the end of training came too early here") from exc
-        if self._session.link is not None:
-            self._session.link.report(self._final_metrics, path)
+        self._reports.hand_over_final(path)
         self._prepared.keeper.remove_snapshots()
 
     def _finish_together(self, session: Session) -> str | None:
@@ -398,27 +396,10 @@ class Run:
                 "outside of run.prepare() changes the model on one worker only"
             )
         path = keeper.final_checkpoint(self.step, self.epoch)
-        self._final_metrics = {
-            **self._reported,
-            "step": self.step,
-            "loss": self.loss if self.loss is not None else self._reported.get("loss"),
-            "weights_sha256": self._weights,
-        }
-        session.journal.append(
-            TrainingDone(
-                at_s=time.time(),
-                step=self.step,
-                weights_sha256=self._weights,
-                metrics=self._final_metrics,
-            )
-        )
-        try:
-            session.journal.flush()
-        except JournalError as exc:  # the checkpoint is committed: that is what counts
-            log.warning("the end of training is not in the journal yet: %s", exc)
+        self._reports.done(self._weights)
         if session.member is not None:
             if self._world.rank == 0:
-                session.member.finish(self._final_metrics, path)
+                session.member.finish(self._reports.final, path)
             # Nobody leaves before the job knows that it is done.
             self._world.gather_objects(None)
         return path
@@ -434,75 +415,34 @@ class Run:
     def _is_complete(self) -> bool:
         return self._complete
 
-    def _take_sharded(self, objects: Sequence[Any]) -> None:
-        """Some models are sharded: FSDP sums the gradients."""
-        if self._session is not None and self._session.member is not None:
-            raise LiveUnsupported("the model is sharded: no worker holds all of its state")
-        check_sharded(objects, self._world)
-        if self._wire_dtype is not torch.float32:
-            raise ConfigError(
-                "FSDP sends a sharded model's gradients: instead of wire_dtype, give fully_shard "
-                "a MixedPrecisionPolicy(reduce_dtype=...)"
-            )
-        self.reduction = "fsdp"
-
-    def _tell_of_sharding(self, *, was_ordered: bool) -> None:
-        """Say once in a job what a sharded model does not get."""
-        tell = _teller(self._session)
-        if was_ordered:
-            tell(NO_BITS)
-        if self._session is not None and self._session.store is not None:
-            tell(STORAGE_ALONE)
-
-    def _adopt(self, one: Any, parts: dict[str, Stateful]) -> Any:
-        """Register one object of ``prepare`` and return what stands for it in the loop."""
-        if isinstance(one, nn.Module):
-            if not is_sharded(one):  # fully_shard has put its pieces where they belong
-                one.to(self._world.device)
-            name = _name("model", parts)
-            parts[name] = self._models[name] = one
-            if self.reduction == "ddp":
-                unused = self._find_unused_parameters
-                return ElasticDDP(one, self._world, find_unused_parameters=unused)
-            return one
-        if isinstance(one, torch.optim.Optimizer):
-            parts[_name("optimizer", parts)] = one
-            return ElasticOptimizer(one, self._is_complete)
-        if isinstance(one, LRScheduler):
-            parts[_name("scheduler", parts)] = one
-            return ElasticScheduler(one, self._is_complete)
-        if isinstance(one, torch.amp.GradScaler):
-            if self._scaler is not None:
-                raise ConfigError("run.prepare() takes one gradient scaler")
-            parts["scaler"] = one
-            self._scaler = ElasticGradScaler(one, self._is_complete)
-            return self._scaler
-        if isinstance(one, Stateful):
-            parts[_name("state", parts)] = one
-            return one
-        if self._source is not None:
-            raise ConfigError("run.prepare() takes one dataset")
-        dataset, collate, workers = dataset_of(one)
+    def _source_of(self, dataset: MapDataset, collate: Collate | None, workers: int) -> ShardSource:
         plan = BatchPlan(
             length=len(dataset),
             global_batch_size=self.global_batch_size,
             micro_batch_size=self.micro_batch_size,
             drop_last=self._drop_last,
         )
-        self._source = ShardSource(
+        return ShardSource(
             dataset,
             plan,
             seed=self.seed,
             collate=collate,
             workers=self._loader_workers or workers,
         )
-        return _Loader(self)
+
+    def _tell_of_sharding(self, *, was_ordered: bool) -> None:
+        """Say once in a job what a sharded model does not get."""
+        tell = teller(self._session)
+        if was_ordered:
+            tell(NO_BITS)
+        if self._session is not None and self._session.store is not None:
+            tell(STORAGE_ALONE)
 
     def _micro_batches(self) -> Iterator[Any]:
         """Batches of the rest of the epoch; the work between two steps happens in here."""
-        if self._step_in_epoch:
+        if self._position.step_in_epoch:
             self._ready.keeper.restore_again()
-        if not self._warming_up:
+        if not self._ready.meetings.warming_up:
             self._ready.keeper.forget_restored()
         epoch = self.epoch
         self._moved = True
@@ -519,7 +459,7 @@ class Run:
                 self._ahead = True
                 self._complete = True
                 break
-            if not self._warming_up:
+            if not self._ready.meetings.warming_up:
                 self._ready.keeper.forget_restored()
         # The same also where a restored epoch had no batch left.
         seed_streams(self.seed, epoch, _REST_STREAM, 1)
@@ -529,7 +469,7 @@ class Run:
         source, exchange = self._ready.source, self._ready.exchange
 
         def shards() -> Iterator[Shard]:
-            for step in range(self._step_in_epoch, source.plan.steps_per_epoch):
+            for step in range(self._position.step_in_epoch, source.plan.steps_per_epoch):
                 yield from source.shards_of(
                     epoch, step, world_size=self._world.size, rank=self._world.rank
                 )
@@ -554,81 +494,19 @@ class Run:
 
     # -- when the workers change ------------------------------------------------
 
-    def _begin_live(self, session: Session) -> None:
-        """Take part: at once where nobody steps yet, else after a pass beside the others."""
-        keeper = self._ready.keeper
-        if session.handed_over is not None:
-            (saved, whence), session.handed_over = session.handed_over, None
-            keeper.restore_from(saved, whence)
-            self._take_world(self._world)
-        elif session.warm_up_from is not None:
-            self._warming_up = True
-            # Only where to begin: the state comes when this worker is let in.
-            self.epoch, self.step = session.warm_up_from
-        else:
-            self._meet("")
+    def _meet(self, lost: WorldBroken | None = None) -> None:
+        """Go on among other workers: all agreed to, or one of them is lost."""
+        self._world = self._ready.meetings.meet(lost)
+        self._moved = True
 
-    def _join_the_others(self) -> None:
-        """A newcomer has run its first forward and backward pass: it is ready."""
-        self._warming_up = False
-        self._meet("")
-        self._complete = False  # the rest of the loop's body must not act
-
-    def _lost_a_peer(self, exc: WorldBroken) -> None:
-        """Go on without it; where nobody can say how, the loop is told."""
-        if self._session is None or self._session.member is None:
-            self._broken = exc
-            raise exc
-        log.warning("generation %d broke: %s", self._world.generation, exc)
-        self._meet(str(exc))
-
-    def _meeting(self, keep: Callable[[], None], *, meet: bool = False) -> None:
-        """Do what is due at a step's end; then meet again if that was agreed, or is needed."""
+    def _meet_if_broken(self, keep: Callable[[], None]) -> bool:
+        """Do what is due at a step's end, and whether it could be done among these workers."""
         try:
             keep()
         except WorldBroken as exc:
-            self._lost_a_peer(exc)
-            return
-        if meet and self._session is not None and self._session.member is not None:
-            self._meet("")
-
-    def _meet(self, why: str) -> None:
-        """Leave the present world, meet the other workers of the next one, have one state."""
-        try:
-            self._meet_others(why)
-        except (LeftJob, Reenter) as exc:
-            self._broken = exc  # for a loop that catches even these
-            raise
-
-    def _meet_others(self, why: str) -> None:
-        session = self._session
-        assert session is not None and session.member is not None, "only live workers meet"
-        member, ready = session.member, self._ready
-        self._drop_step()
-        ready.keeper.tell_rest()
-        while True:
-            checkpoints = ready.keeper.saver.checkpoints
-            is_busy = checkpoints is not None and checkpoints.is_busy
-            spoke = member.speaks
-            self._take_world(member.join(why, is_busy=is_busy))
-            try:
-                epoch = self.epoch
-                assert member.roster is not None, "it joined"
-                if member.roster.heirs:
-                    has_new_state = ready.keeper.heal(self.step)
-                else:
-                    ready.keeper.restore()
-                    has_new_state = True
-                break
-            except WorldBroken as exc:
-                why = str(exc)
-                log.warning("generation %d broke: %s", self._world.generation, exc)
-        if ready.tally is not None and member.speaks and (has_new_state or not spoke):
-            self._tell_audits(ready.tally)  # who spoke before may not have come to it
-        self._moved = True
-        self._drop_step()
-        if self.epoch < epoch:
-            raise Reenter(f"the state is of epoch {self.epoch}, this loop is in epoch {epoch}")
+            self._meet(exc)
+            return False
+        return True
 
     def _drop_step(self) -> None:
         """Forget the step under way: its shards will be others."""
@@ -638,23 +516,10 @@ class Run:
         self._step_is_open = False
         self._complete = True
 
-    def _take_world(self, world: World) -> None:
-        session = self._session
-        assert session is not None and session.member is not None, "only live workers change it"
-        self._world = session.world = world
-        session.member.speaks = world.rank == 0
-        if session.member.assignment is not None:
-            session.reached_step = session.member.assignment.reached_step
-        self._ready.keeper.enter(world)
-
     def _check_not_broken(self) -> None:
         """Find a loop that caught the error of a lost worker and went on."""
-        if self._broken is not None:
-            name = type(self._broken).__name__
-            raise ConfigError(
-                f"the training loop caught {name} ({self._broken}), by which a worker learns that "
-                f"the workers changed, and went on: let it pass (except spotray.{name}: raise)"
-            ) from self._broken
+        if self._prepared is not None:
+            self._prepared.meetings.check()
 
     def _check_backward_was_called(self) -> None:
         if self._micro is not None:
@@ -693,25 +558,19 @@ class Run:
             return
         self._unfinished_step = False
         ready = self._ready
-        self._step_in_epoch += 1
-        self.step += 1
-        ends_epoch = self._step_in_epoch == ready.source.plan.steps_per_epoch
+        self._position.step_in_epoch += 1
+        self._position.step += 1
+        ends_epoch = self._position.step_in_epoch == ready.source.plan.steps_per_epoch
         if ends_epoch and ready.tally is not None:
             ready.tally.judge(self.epoch, ready.source.plan, drop_last=self._drop_last)
-            self._tell_audits(ready.tally, last=1)
         wish = self._wish
-        self._meeting(
+        stays = self._meet_if_broken(
             lambda: ready.keeper.step_done(
                 self.step, self.epoch, self.loss, wish, ends_epoch=ends_epoch
-            ),
-            meet=bool(wish.stop),
+            )
         )
-
-    def _tell_audits(self, tally: Tally, *, last: int = 0) -> None:
-        """Journal the last verdicts, by default all that are kept."""
-        assert self._session is not None, "only a session asks for an audit"
-        for event in tally.told()[-last:]:
-            self._session.journal.append(event)
+        if stays and wish.stop and ready.meetings.is_live:
+            self._meet()
 
 
 @dataclass(frozen=True)
@@ -722,6 +581,7 @@ class _Prepared:
     exchange: GradientExchange
     keeper: Keeper
     tally: Tally | None
+    meetings: Meetings
 
 
 @dataclass(frozen=True)
@@ -729,76 +589,3 @@ class _MicroBatch:
     shard: Shard
     samples: int
     weight: float  # the shard's part of the global batch
-
-
-class _Loader:
-    """Iterates over this worker's micro-batches of the current epoch, once per epoch."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._run._micro_batches()
-
-
-class _Position:
-    """Where the run is, and what must be the same for that to mean anything."""
-
-    _FIXED = ("global_batch_size", "micro_batch_size", "seed", "samples")
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def state_dict(self) -> dict[str, Any]:
-        run = self._run
-        return {
-            "epoch": run.epoch,
-            "step_in_epoch": run._step_in_epoch,
-            "step": run.step,
-            "loss": run.loss,
-            **self._fixed(),
-        }
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for name, now in self._fixed().items():
-            if state_dict[name] != now:
-                raise ValueError(f"{name} was {state_dict[name]} and is {now} now")
-        run = self._run
-        run.epoch = int(state_dict["epoch"])
-        run._step_in_epoch = int(state_dict["step_in_epoch"])
-        run.step = int(state_dict["step"])
-        run.loss = state_dict["loss"]
-
-    def _fixed(self) -> dict[str, int]:
-        run = self._run
-        assert run._source is not None
-        values = (run.global_batch_size, run.micro_batch_size, run.seed, run._source.plan.length)
-        return dict(zip(self._FIXED, values, strict=True))
-
-
-def _teller(session: Session | None) -> Callable[[str], None]:
-    """Puts a warning into the log, and among the facts."""
-
-    def tell(what: str) -> None:
-        log.warning("%s", what)
-        if session is not None:
-            session.journal.append(Warned(at_s=time.time(), what=what))
-
-    return tell
-
-
-def _plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics as JSON has them: numpy's and torch's numbers become Python's."""
-    try:
-        plain: dict[str, Any] = json.loads(json.dumps(metrics, default=float))
-    except (TypeError, ValueError) as exc:
-        raise ConfigError(
-            f"run.report() got a metric that is no number, string or list of them: {exc}"
-        ) from exc
-    return plain
-
-
-def _name(kind: str, taken: Mapping[str, Any]) -> str:
-    """``kind`` for the first of a kind, ``kind_1`` for the second, and so on."""
-    number = sum(1 for key in taken if key == kind or key.startswith(f"{kind}_"))
-    return kind if number == 0 else f"{kind}_{number}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -83,6 +84,46 @@ class TrainState:
                     f"{whence} does not fit this job's {name}: {detail}; give this job another "
                     "name, or go back to the model and the settings that saved it"
                 ) from exc
+
+
+@dataclass(kw_only=True)
+class Position:
+    """Where a run is, and what must be the same for that to mean anything."""
+
+    global_batch_size: int
+    micro_batch_size: int
+    seed: int
+    samples: int = 0  # in the dataset; 0: not known yet
+    epoch: int = 0
+    step_in_epoch: int = 0
+    step: int = 0  # optimizer steps done
+    loss: float | None = None  # mean over the last complete global batch
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "step_in_epoch": self.step_in_epoch,
+            "step": self.step,
+            "loss": self.loss,
+            **self._fixed(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for name, now in self._fixed().items():
+            if state_dict[name] != now:
+                raise ValueError(f"{name} was {state_dict[name]} and is {now} now")
+        self.epoch = int(state_dict["epoch"])
+        self.step_in_epoch = int(state_dict["step_in_epoch"])
+        self.step = int(state_dict["step"])
+        self.loss = state_dict["loss"]
+
+    def _fixed(self) -> dict[str, int]:
+        return {
+            "global_batch_size": self.global_batch_size,
+            "micro_batch_size": self.micro_batch_size,
+            "seed": self.seed,
+            "samples": self.samples,
+        }
 
 
 def weights_sha256(modules: Mapping[str, nn.Module]) -> str:

@@ -1,0 +1,154 @@
+"""How a run goes on when its workers change: they meet, and have one state.
+
+Without live recovery nobody meets: the loop is told of a loss, and the trainer starts anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from spotray.errors import ConfigError, WorldBroken
+from spotray.train.audit import Tally
+from spotray.train.keeper import Keeper
+from spotray.train.member import LeftJob, Reenter
+from spotray.train.session import Session
+from spotray.train.state import Position
+from spotray.train.world import World
+
+log = logging.getLogger(__name__)
+
+
+class Meetings:
+    """One worker's way from one world to the next.
+
+    Args:
+        session: The job around this worker; None outside of a trainer.
+        keeper: Has the state, and tells the steps.
+        position: Of the run; it moves with the state.
+        tally: Counts samples; None without an audit.
+        drop_step: Forgets the step under way: its shards will be others.
+    """
+
+    def __init__(
+        self,
+        session: Session | None,
+        keeper: Keeper,
+        position: Position,
+        *,
+        tally: Tally | None,
+        drop_step: Callable[[], None],
+    ) -> None:
+        self._session = session
+        self._keeper = keeper
+        self._position = position
+        self._tally = tally
+        self._drop_step = drop_step
+        self.is_live = session is not None and session.member is not None
+        self.warming_up = False  # a newcomer's first pass, whose result counts for nothing
+        self._ended_by: BaseException | None = None  # told to the loop, which must not go on
+
+    def begin(self, world: World) -> World:
+        """Have the workers' state: at once where nobody steps yet, else after a pass beside them.
+
+        Args:
+            world: The workers, as far as known.
+
+        Returns:
+            Those to begin with.
+        """
+        session = self._session
+        if session is None or not self.is_live:
+            self._keeper.restore()
+        elif session.handed_over is not None:
+            (saved, whence), session.handed_over = session.handed_over, None
+            self._keeper.restore_from(saved, whence)
+            self._enter(session, world)
+        elif session.warm_up_from is not None:
+            self.warming_up = True
+            # Only where to begin: the state comes when this worker is let in.
+            self._position.epoch, self._position.step = session.warm_up_from
+        else:
+            return self.meet()
+        return world
+
+    def meet(self, lost: WorldBroken | None = None) -> World:
+        """Leave the present world, meet the other workers of the next one, have one state.
+
+        Args:
+            lost: What broke; None if all agreed to meet.
+
+        Raises:
+            WorldBroken: ``lost``, where nobody can say how to go on.
+            LeftJob: there is no next world for this worker.
+            Reenter: the state that counts lies before this epoch.
+        """
+        try:
+            if self._session is None or not self.is_live:
+                assert lost is not None, "only live workers agree to meet"
+                raise lost
+            if lost is not None:
+                _log_broken(self._session, lost)
+            return self._meet(self._session, str(lost or ""))
+        except (WorldBroken, LeftJob, Reenter) as exc:
+            self._ended_by = exc  # for a loop that catches even these
+            raise
+
+    def check(self) -> None:
+        """Find a loop that caught the error of a lost worker and went on.
+
+        Raises:
+            ConfigError: it did.
+        """
+        error = self._ended_by
+        if error is not None:
+            name = type(error).__name__
+            raise ConfigError(
+                f"the training loop caught {name} ({error}), by which a worker learns that the "
+                f"workers changed, and went on: let it pass (except spotray.{name}: raise)"
+            ) from error
+
+    def _meet(self, session: Session, why: str) -> World:
+        member, keeper = session.member, self._keeper
+        assert member is not None, "only live workers meet"
+        self._drop_step()
+        keeper.tell_rest()
+        self.warming_up = False
+        while True:
+            checkpoints = keeper.saver.checkpoints
+            is_busy = checkpoints is not None and checkpoints.is_busy
+            spoke = member.speaks
+            epoch = self._position.epoch
+            world = self._enter(session, member.join(why, is_busy=is_busy))
+            assert member.roster is not None, "it joined"
+            try:
+                if member.roster.heirs:
+                    has_new_state = keeper.heal(self._position.step)
+                else:
+                    keeper.restore()
+                    has_new_state = True
+                break
+            except WorldBroken as exc:
+                why = str(exc)
+                _log_broken(session, exc)
+        if self._tally is not None and member.speaks and (has_new_state or not spoke):
+            self._tally.tell()  # who spoke before may not have come to it
+        self._drop_step()
+        if self._position.epoch < epoch:
+            raise Reenter(
+                f"the state is of epoch {self._position.epoch}, this loop is in epoch {epoch}"
+            )
+        return world
+
+    def _enter(self, session: Session, world: World) -> World:
+        assert session.member is not None, "only live workers change their world"
+        session.world = world
+        session.member.speaks = world.rank == 0
+        if session.member.assignment is not None:
+            session.reached_step = session.member.assignment.reached_step
+        self._keeper.enter(world)
+        return world
+
+
+def _log_broken(session: Session, error: WorldBroken) -> None:
+    log.warning("generation %d broke: %s", session.world.generation, error)
