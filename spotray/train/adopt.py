@@ -13,8 +13,9 @@ from spotray.errors import ConfigError
 from spotray.train.ddp import ElasticDDP
 from spotray.train.loader import Collate, MapDataset, dataset_of
 from spotray.train.optim import Complete, ElasticGradScaler, ElasticOptimizer, ElasticScheduler
+from spotray.train.reporting import teller
 from spotray.train.session import LiveUnsupported, Session
-from spotray.train.sharded import check_sharded, is_sharded
+from spotray.train.sharded import NO_BITS, STORAGE_ALONE, check_sharded, is_sharded
 from spotray.train.state import Stateful
 from spotray.train.world import World
 
@@ -120,6 +121,15 @@ def check_can_be_sharded(
             "FSDP sends a sharded model's gradients: instead of wire_dtype, give fully_shard "
             "a MixedPrecisionPolicy(reduce_dtype=...)"
         )
+
+
+def tell_of_sharding(session: Session | None, *, was_ordered: bool) -> None:
+    """Say once in a job what a sharded model does not get."""
+    tell = teller(session)
+    if was_ordered:
+        tell(NO_BITS)
+    if session is not None and session.store is not None:
+        tell(STORAGE_ALONE)
 
 
 def _name(kind: str, taken: Mapping[str, Any]) -> str:

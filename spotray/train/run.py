@@ -13,7 +13,7 @@ from torch import nn
 
 from spotray.errors import ConfigError, StateMismatch, WorldBroken
 from spotray.train import session as session_module
-from spotray.train.adopt import Adoption, check_can_be_sharded
+from spotray.train.adopt import Adoption, check_can_be_sharded, tell_of_sharding
 from spotray.train.audit import Tally
 from spotray.train.capture import Captured
 from spotray.train.determinism import use_deterministic_kernels
@@ -30,18 +30,18 @@ from spotray.train.loader import (
 )
 from spotray.train.meeting import Meetings
 from spotray.train.member import LeftJob, Reenter
+from spotray.train.open_step import MicroBatch, OpenStep
 from spotray.train.optim import ElasticGradScaler
 from spotray.train.order import BatchPlan, check_batch_sizes
 from spotray.train.reporting import Reports, teller
+from spotray.train.riders import Riders
 from spotray.train.session import Session
-from spotray.train.sharded import NO_BITS, STORAGE_ALONE, ShardedGradients, is_sharded
+from spotray.train.sharded import ShardedGradients, is_sharded
 from spotray.train.state import Position, Stateful, TrainState, weights_sha256
 from spotray.train.world import World, peers
 
 _REST_STREAM = 3  # random numbers drawn between epochs
 _STEP_STREAM = 4  # and between a step's last backward pass and the next batch
-_NAMED_RIDERS = 3 + len(Wish.FIELDS)  # loss, samples, step, wishes
-_STEP_CYCLE = 1024  # steps are compared modulo this: the sum over shards stays exact
 
 
 class Run:
@@ -122,13 +122,10 @@ class Run:
         self._models: dict[str, nn.Module] = {}
         self._scaler: ElasticGradScaler | None = None
         self._prepared: _Prepared | None = None
-        self._micro: _MicroBatch | None = None  # handed out, backward still to come
-        self._complete = True  # no micro-batch of an unfinished step is under way
-        self._step_is_open = False  # its first micro-batch was handed out
+        self._under_way = OpenStep()
         self._wish = Wish()
         self._weights = ""
         self._reports = Reports(self._session, self._position)
-        self._unfinished_step = False  # the gradient is complete, the loop's body is not through
         self._moved = False  # the workers changed: the shards of this one are others now
         self._ahead = False  # the state that counts is of a later epoch than the loop
         # What the loop draws before prepare(), above all the model's first
@@ -207,7 +204,7 @@ class Run:
             self.reduction = "fsdp"
         adopted = Adoption(
             self._world,
-            is_complete=self._is_complete,
+            is_complete=lambda: self._complete,
             batches=self._micro_batches,
             use_ddp=self.reduction == "ddp",
             find_unused_parameters=self._find_unused_parameters,
@@ -225,9 +222,10 @@ class Run:
         tally = None
         if self._session is not None and self._session.spot.audit_samples:
             parts["audit"] = tally = Tally(source.plan.length, self._session.journal)
+        riders = Riders(tally)
         exchange = GradientExchange(
             [r for r in results if isinstance(r, nn.Module)],
-            riders=_NAMED_RIDERS + (len(tally.counts) if tally is not None else 0),
+            riders=riders.count,
             ordered=self.reduction == "ordered",
             wire_dtype=self._wire_dtype,
             sharded=ShardedGradients(modules) if some_sharded else None,
@@ -237,10 +235,10 @@ class Run:
         meetings = Meetings(
             self._session, keeper, self._position, tally=tally, drop_step=self._drop_step
         )
-        self._prepared = _Prepared(source, exchange, keeper, tally, meetings)
+        self._prepared = _Prepared(source, exchange, riders, keeper, tally, meetings)
         self._world = meetings.begin(self._world)
         if some_sharded and self._world.rank == 0 and not self.step:
-            self._tell_of_sharding(was_ordered=was_ordered)
+            tell_of_sharding(self._session, was_ordered=was_ordered)
         if tally is not None:
             tally.tell()  # a lost rank 0 may not have come to tell the last ones
         return results[0] if len(results) == 1 else tuple(results)
@@ -281,20 +279,14 @@ class Run:
             WorldBroken: a worker was lost; the trainer starts anew from the last state.
         """
         self._check_not_broken()
-        micro = self._micro
-        if micro is None:
-            raise ConfigError(
-                "run.backward() belongs into the loop over the loader, once for each batch: add "
-                "up several losses before it"
-            )
-        self._micro = None
+        micro = self._under_way.take()
         try:
             self._backward(loss, micro)
         except WorldBroken as exc:
             self._meet(exc)
-            self._complete = False  # the rest of the loop's body must not act
+            self._under_way.keep_still()
 
-    def _backward(self, loss: torch.Tensor, micro: _MicroBatch) -> None:
+    def _backward(self, loss: torch.Tensor, micro: MicroBatch) -> None:
         ready = self._ready
         # DDP and FSDP take the mean over the workers, and talk to them in the backward pass.
         ddp_share = self._world.size if self.reduction != "ordered" else 1
@@ -302,35 +294,27 @@ class Run:
         with peers("backward") if ddp_share > 1 else contextlib.nullcontext():
             ready.exchange.backward(loss * (micro.weight * ddp_share), index)
         scale = float(self._scaler.get_scale()) if self._scaler is not None else 1.0
-        riders = [float(loss.detach()) / scale * micro.weight, float(micro.samples)]
-        riders.append(float(self.step % _STEP_CYCLE) if micro.shard.real else 0.0)
-        riders += ready.keeper.wishes() if micro.shard.last else [0.0] * len(Wish.FIELDS)
-        if ready.tally is not None:
-            riders += ready.tally.uses(micro.shard)
+        riders = ready.riders.of(
+            micro.shard,
+            loss=float(loss.detach()) / scale * micro.weight,
+            step=self.step,
+            wishes=ready.keeper.wishes() if micro.shard.last else None,
+        )
         ready.exchange.collect(index, weight=micro.weight, riders=riders)
         if ready.meetings.warming_up:  # the first pass is done: this newcomer is ready
             self._meet()
-            self._complete = False  # the rest of the loop's body must not act
+            self._under_way.keep_still()
             return
         if not micro.shard.last:
             ready.exchange.hide()
             return
         self._world.check()  # for who is alone: it may have been thrown out
         total = ready.exchange.finish()
-        self._position.loss = total[0]
-        self._wish = Wish.from_riders(total[3:_NAMED_RIDERS])
         shards = ready.source.plan.shard_count(micro.shard.step)
-        if round(total[2]) != self.step % _STEP_CYCLE * shards:
-            raise ConfigError(
-                f"the workers are not at the same step (one is at {self.step + 1}): leave the loop "
-                "over the loader by run.step, never by counting batches or seconds"
-            )
-        ready.keeper.samples = round(total[1])
-        if ready.tally is not None:
-            ready.tally.add(total[_NAMED_RIDERS:])
-        self._complete = True
-        self._step_is_open = False
-        self._unfinished_step = True
+        agreed = ready.riders.agreed(total, step=self.step, shards=shards)
+        self._position.loss, self._wish = agreed.loss, agreed.wish
+        ready.keeper.samples = agreed.samples
+        self._under_way.summed()
         # Workers end a step with different shards; what the loop draws now (an
         # optimizer's noise, say) must be alike on all of them.
         seed_streams(self.seed, self.epoch, micro.shard.step, _STEP_STREAM)
@@ -412,8 +396,9 @@ class Run:
             raise ConfigError("call run.prepare(model, optimizer, dataset) first")
         return self._prepared
 
-    def _is_complete(self) -> bool:
-        return self._complete
+    @property
+    def _complete(self) -> bool:
+        return self._under_way.is_complete
 
     def _source_of(self, dataset: MapDataset, collate: Collate | None, workers: int) -> ShardSource:
         plan = BatchPlan(
@@ -430,14 +415,6 @@ class Run:
             workers=self._loader_workers or workers,
         )
 
-    def _tell_of_sharding(self, *, was_ordered: bool) -> None:
-        """Say once in a job what a sharded model does not get."""
-        tell = teller(self._session)
-        if was_ordered:
-            tell(NO_BITS)
-        if self._session is not None and self._session.store is not None:
-            tell(STORAGE_ALONE)
-
     def _micro_batches(self) -> Iterator[Any]:
         """Batches of the rest of the epoch; the work between two steps happens in here."""
         if self._position.step_in_epoch:
@@ -448,16 +425,16 @@ class Run:
         self._moved = True
         while self._moved:
             self._moved = False
-            self._complete = True
+            self._under_way.close()
             yield from self._shards_of_epoch(epoch)
             self._check_not_broken()
             if not self._moved:
-                self._check_backward_was_called()
+                self._under_way.check_backward_was_called()
                 self._end_step()
             if self._moved and self.epoch > epoch:
                 # Another worker is further: let the loop come to its end here, and catch up.
                 self._ahead = True
-                self._complete = True
+                self._under_way.close()
                 break
             if not self._ready.meetings.warming_up:
                 self._ready.keeper.forget_restored()
@@ -475,18 +452,18 @@ class Run:
                 )
 
         for shard, batch in source.batches(epoch, shards()):
-            if not self._step_is_open:
+            if not self._under_way.is_open:
                 self._begin_step(shard.step)
             exchange.begin_shard(last=shard.last)
             size = source.plan.batch_samples(shard.step)
-            samples = len(shard.ids) if shard.real else 0
-            self._micro = _MicroBatch(shard=shard, samples=samples, weight=samples / size)
+            weight = len(shard.ids) / size if shard.real else 0.0
+            self._under_way.hand_out(MicroBatch(shard, weight))
             seed_streams(self.seed, epoch, shard.step, shard.index, FORWARD_STREAM)
             yield to_device(batch, self._world.device)
             self._check_not_broken()
             if self._moved:
                 return
-            self._check_backward_was_called()
+            self._under_way.check_backward_was_called()
             if self._complete:
                 self._end_step()
                 if self._moved:
@@ -510,24 +487,13 @@ class Run:
 
     def _drop_step(self) -> None:
         """Forget the step under way: its shards will be others."""
-        self._micro = None
-        self._unfinished_step = False
         self._ready.exchange.abandon()
-        self._step_is_open = False
-        self._complete = True
+        self._under_way.drop()
 
     def _check_not_broken(self) -> None:
         """Find a loop that caught the error of a lost worker and went on."""
         if self._prepared is not None:
             self._prepared.meetings.check()
-
-    def _check_backward_was_called(self) -> None:
-        if self._micro is not None:
-            self._micro = None
-            raise ConfigError(
-                "a batch went by without run.backward(loss): call it once for each batch, "
-                "instead of loss.backward()"
-            )
 
     def _begin_step(self, step: int) -> None:
         source = self._ready.source
@@ -538,25 +504,20 @@ class Run:
         held = range(real[0], real[-1] + 1) if real else range(0)
         shards = source.plan.shard_count(step)
         self._ready.exchange.begin_step(held, shards, self._world)
-        self._complete = False
-        self._step_is_open = True
+        self._under_way.begin()
 
     def _abandon_step(self) -> None:
         """Forget a step that the loop left before it was complete, and the rest of its epoch."""
-        self._micro = None
-        ready = self._ready
-        if self._step_is_open:
-            ready.exchange.abandon()
-            self._step_is_open = False
-        self._complete = True
-        if ready.tally is not None:
-            ready.tally.counts.zero_()
+        if self._under_way.is_open:
+            self._drop_step()
+        self._under_way.close()
+        if self._ready.tally is not None:
+            self._ready.tally.counts.zero_()
 
     def _end_step(self) -> None:
         """After the loop's body of a step's last micro-batch: the step counts now."""
-        if not self._unfinished_step:
+        if not self._under_way.count():
             return
-        self._unfinished_step = False
         ready = self._ready
         self._position.step_in_epoch += 1
         self._position.step += 1
@@ -579,13 +540,7 @@ class _Prepared:
 
     source: ShardSource
     exchange: GradientExchange
+    riders: Riders
     keeper: Keeper
     tally: Tally | None
     meetings: Meetings
-
-
-@dataclass(frozen=True)
-class _MicroBatch:
-    shard: Shard
-    samples: int
-    weight: float  # the shard's part of the global batch
