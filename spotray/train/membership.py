@@ -299,10 +299,6 @@ class Membership:
         return self._breach.why if self._breach is not None else ""
 
     @property
-    def broken_at_s(self) -> float | None:
-        return self._breach.at_s if self._breach is not None else None
-
-    @property
     def broken_nodes(self) -> tuple[str, ...]:
         """Nodes of the members that the current generation lost."""
         return tuple(self._breach.lost) if self._breach is not None else ()

@@ -197,20 +197,6 @@ class World:
             pending.append(Pending(self, work, doing))
         return pending
 
-    def all_to_all(
-        self,
-        received: torch.Tensor,
-        send: torch.Tensor,
-        received_counts: Sequence[int],
-        send_counts: Sequence[int],
-    ) -> None:
-        """`start_all_to_all`, to its end."""
-        self.start_all_to_all(received, send, received_counts, send_counts).wait()
-
-    def all_gather(self, total: torch.Tensor, mine: torch.Tensor) -> None:
-        """`start_all_gather`, to its end."""
-        self.start_all_gather(total, mine).wait()
-
     def sum_(self, tensor: torch.Tensor) -> None:
         """All-reduce in place, with no promise about the order of the sum."""
         if self.size > 1:
