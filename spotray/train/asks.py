@@ -27,11 +27,18 @@ class Asks:
         self._kind = ""  # what is decided about it and not done yet
         self._saved: tuple[int, str | None] | None = None
 
+    @property
+    def pending_step(self) -> int:
+        """The step about which a decision is still to come; -1: none."""
+        return self._pending.step if self._pending is not None else -1
+
     def tell(self, ask: Ask) -> None:
         """The one who speaks for the workers asks; repeating it changes nothing."""
         if ask.step <= self._decided_step:
             return
         if self._pending is None or self._pending.step != ask.step:
+            if self._kind == SAVE and self._pending is not None:
+                self._saved = (self._pending.step, None)  # nobody stands there any more
             self._pending, self._is_taken, self._kind = ask, False, ""
 
     def decision(self, step: int) -> str:

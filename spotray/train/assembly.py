@@ -377,6 +377,7 @@ class Assembly:
                 told_step=self._inbox.told_step,
                 told_report=self._inbox.told_report,
                 reached_step=self.progress.step,
+                asked_step=self.asks.pending_step,
                 broke_at_s=self._broke_at_s,
             )
         if self._is_recovering(self._monotonic_s()):

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from spotray.checkpoint import manifest as manifests
 from spotray.checkpoint.manifest import Manifest
@@ -28,6 +28,8 @@ from spotray.train.steps import StepLog
 from spotray.train.world import World
 
 log = logging.getLogger(__name__)
+
+Metrics = Mapping[str, Any]
 
 _STAND_STILL_S = 60.0  # then nobody moved this worker group, and it goes on
 
@@ -155,14 +157,21 @@ class Keeper:
         self.saver.enter(world)
         self._postponed = Wish()
 
-    def heal(self, step: int) -> bool:
-        """Make the state of all members that of the most advanced one; whether this one's changed.
+    def heal(
+        self, step: int, *, asks: Sequence[Metrics] | None = None
+    ) -> tuple[bool, Sequence[Metrics] | None]:
+        """Make the state of all members that of the most advanced one.
 
         All ranks call it, in a new generation. Where members are at one step, their
         checksums say whether they are alike.
 
         Args:
             step: Optimizer steps done here.
+            asks: If this worker waits for the decision whether to go on: what it reported.
+
+        Returns:
+            Whether this worker's state changed; and, if any member waits for a decision, what
+            it reported.
         """
         assert self._session is not None and self._session.member is not None
         member = self._session.member
@@ -172,7 +181,8 @@ class Keeper:
         is_heir = member.name in roster.heirs
         captured = self._state.capture()
         mine = (step, digest(captured)) if is_heir else None
-        told, ended = zip(*self._world.gather_objects((mine, self._steps.last)), strict=True)
+        gathered = self._world.gather_objects((mine, self._steps.last, asks))
+        told, ended, asked = zip(*gathered, strict=True)
         most = max(one[0] for one in told if one is not None)
         counts = Counter(one[1] for one in told if one is not None and one[0] == most)
         if len(counts) > 1:
@@ -211,7 +221,7 @@ class Keeper:
             )
         )
         self._steps.begin()
-        return lacks
+        return lacks, next((one for one in asked if one is not None), None)
 
     def take_over(self) -> tuple[Captured, str] | None:
         """The state of the present generation, for a loop that is run again from its top."""

@@ -12,6 +12,7 @@ from spotray.errors import ConfigError, WorldBroken
 from spotray.train.audit import Tally
 from spotray.train.keeper import Keeper
 from spotray.train.member import LeftJob, Reenter
+from spotray.train.reporting import Reports
 from spotray.train.session import Session
 from spotray.train.state import Position
 from spotray.train.world import World
@@ -27,6 +28,7 @@ class Meetings:
         keeper: Has the state, and tells the steps.
         position: Of the run; it moves with the state.
         tally: Counts samples; None without an audit.
+        reports: What the run reported.
         drop_step: Forgets the step under way: its shards will be others.
     """
 
@@ -37,13 +39,16 @@ class Meetings:
         position: Position,
         *,
         tally: Tally | None,
+        reports: Reports,
         drop_step: Callable[[], None],
     ) -> None:
         self._session = session
         self._keeper = keeper
         self._position = position
         self._tally = tally
+        self._reports = reports
         self._drop_step = drop_step
+        self.must_ask = False  # the members wait for the decision whether to go on
         self.is_live = session is not None and session.member is not None
         self.warming_up = False  # a newcomer's first pass, whose result counts for nothing
         self._ended_by: BaseException | None = None  # told to the loop, which must not go on
@@ -72,11 +77,12 @@ class Meetings:
             return self.meet()
         return world
 
-    def meet(self, lost: WorldBroken | None = None) -> World:
+    def meet(self, lost: WorldBroken | None = None, *, asking: bool = False) -> World:
         """Leave the present world, meet the other workers of the next one, have one state.
 
         Args:
             lost: What broke; None if all agreed to meet.
+            asking: This worker waits for the decision whether to go on after its last step.
 
         Raises:
             WorldBroken: ``lost``, where nobody can say how to go on.
@@ -89,7 +95,7 @@ class Meetings:
                 raise lost
             if lost is not None:
                 _log_broken(self._session, lost)
-            return self._meet(self._session, str(lost or ""))
+            return self._meet(self._session, str(lost or ""), asking=asking)
         except (WorldBroken, LeftJob, Reenter) as exc:
             self._ended_by = exc  # for a loop that catches even these
             raise
@@ -108,7 +114,7 @@ class Meetings:
                 f"workers changed, and went on: let it pass (except spotray.{name}: raise)"
             ) from error
 
-    def _meet(self, session: Session, why: str) -> World:
+    def _meet(self, session: Session, why: str, *, asking: bool) -> World:
         member, keeper = session.member, self._keeper
         assert member is not None, "only live workers meet"
         self._drop_step()
@@ -123,16 +129,25 @@ class Meetings:
             assert member.roster is not None, "it joined"
             try:
                 if member.roster.heirs:
-                    has_new_state = keeper.heal(self._position.step)
+                    asks = self._reports.unasked if asking else None
+                    has_new_state, asked = keeper.heal(self._position.step, asks=asks)
+                    self.must_ask = asked is not None
+                    if asked is not None:
+                        self._reports.unasked = list(asked)
                 else:
                     keeper.restore()
                     has_new_state = True
+                    asked_step = member.assignment.asked_step if member.assignment else -1
+                    self.must_ask = session.asks and self._position.step == asked_step
                 break
             except WorldBroken as exc:
                 why = str(exc)
                 _log_broken(session, exc)
         if self._tally is not None and member.speaks and (has_new_state or not spoke):
             self._tally.tell()  # who spoke before may not have come to it
+        self._reports.forget_undone()
+        if member.speaks and not spoke and member.assignment is not None:
+            self._reports.tell_again(member.assignment.told_report)
         self._drop_step()
         if self._position.epoch < epoch:
             raise Reenter(

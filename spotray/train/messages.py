@@ -29,6 +29,7 @@ class Assignment:
     told_step: int = 0  # steps up to this one are in the journal
     told_report: tuple[int, int] = (-1, 0)  # step of the last report there, and how many of it
     reached_step: int = 0  # steps up to this one were done at least once
+    asked_step: int = -1  # a decision about this one is still to come
     broke_at_s: float | None = None  # the generation before, Unix seconds; None: as agreed
     out: str = ""  # why it is not wanted
     done: bool = False  # with out: the job has its result

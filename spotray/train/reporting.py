@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from spotray.train.session import Session
 from spotray.train.state import Position
 
 log = logging.getLogger(__name__)
+
+_KEPT_REPORTS = 64  # that a survivor can tell in place of a lost rank 0
 
 
 class Reports:
@@ -29,10 +32,16 @@ class Reports:
         self._session = session
         self._position = position
         self._reported: dict[str, Any] = {}
+        self._recent: deque[Reported] = deque(maxlen=_KEPT_REPORTS)
+        self.unasked: list[Mapping[str, Any]] = []  # since the last decision whether to go on
         self.final: dict[str, Any] = {}  # of the end, once it is told
 
-    def report(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    def report(self, metrics: Mapping[str, Any], *, asks: bool) -> dict[str, Any]:
         """Tell metrics of now; what was told, which has epoch, step and loss too.
+
+        Args:
+            metrics: The user's.
+            asks: It is a reason to ask whether to go on.
 
         Raises:
             ConfigError: one is no number, string or list of them.
@@ -43,11 +52,33 @@ class Reports:
         if self._session is None:
             log.info("epoch %d, step %d: %s", now.epoch, now.step, full)
             return full
-        self._session.journal.append(
-            Reported(at_s=time.time(), step=now.step, epoch=now.epoch, metrics=full)
-        )
+        told = Reported(at_s=time.time(), step=now.step, epoch=now.epoch, metrics=full)
+        self._recent.append(told)
+        self._session.journal.append(told)
+        if self._session.asks and asks:
+            self.unasked.append(full)
         self._hand_over(full, None)
         return full
+
+    def tell_again(self, told: tuple[int, int]) -> None:
+        """Tell the journal what a lost rank 0 may not have told.
+
+        Args:
+            told: Step of the last report in the journal, and how many there are of it.
+        """
+        assert self._session is not None, "outside of a trainer nobody is told"
+        step, count = told
+        for one in self._recent:
+            if one.step == step and count:
+                count -= 1
+            elif one.step >= step:
+                self._session.journal.append(one)
+
+    def forget_undone(self) -> None:
+        """The state went back: reports of steps that will be done again do not count."""
+        step = self._position.step
+        self._recent = deque((r for r in self._recent if r.step <= step), maxlen=_KEPT_REPORTS)
+        self.unasked = [r for r in self.unasked if r["step"] <= step]
 
     def done(self, weights_sha256: str) -> None:
         """Tell that training is done, in the journal."""

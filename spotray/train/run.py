@@ -29,7 +29,8 @@ from spotray.train.loader import (
     to_device,
 )
 from spotray.train.meeting import Meetings
-from spotray.train.member import LeftJob, Reenter
+from spotray.train.member import LeftJob, Member, Reenter
+from spotray.train.messages import SAVE, Ask
 from spotray.train.open_step import MicroBatch, OpenStep
 from spotray.train.optim import ElasticGradScaler
 from spotray.train.order import BatchPlan, check_batch_sizes
@@ -126,6 +127,7 @@ class Run:
         self._wish = Wish()
         self._weights = ""
         self._reports = Reports(self._session, self._position)
+        self._asking = False  # until it is decided whether to go on
         self._moved = False  # the workers changed: the shards of this one are others now
         self._ahead = False  # the state that counts is of a later epoch than the loop
         # What the loop draws before prepare(), above all the model's first
@@ -233,7 +235,12 @@ class Run:
         keeper = Keeper(self._session, self._world, TrainState(parts))
         keeper.useful_workers = -(-self.global_batch_size // self.micro_batch_size)
         meetings = Meetings(
-            self._session, keeper, self._position, tally=tally, drop_step=self._drop_step
+            self._session,
+            keeper,
+            self._position,
+            tally=tally,
+            reports=self._reports,
+            drop_step=self._drop_step,
         )
         self._prepared = _Prepared(source, exchange, riders, keeper, tally, meetings)
         self._world = meetings.begin(self._world)
@@ -265,6 +272,8 @@ class Run:
             self._position.epoch = epoch + 1
             self._position.step_in_epoch = 0
             if self.epoch < count:
+                self._ask()
+                self._moved = False
                 self._meet_if_broken(lambda: ready.keeper.epoch_done(self.step, self.epoch))
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -321,7 +330,9 @@ class Run:
 
     def report(self, metrics: Mapping[str, Any]) -> None:
         """Report metrics to the journal and to Ray Train; call it on all workers alike."""
-        full = self._reports.report(metrics)
+        if self._moved and not self._ahead:
+            return  # the workers changed in this step: it will be done again, and this too
+        full = self._reports.report(metrics, asks=not self._ahead)
         if self._prepared is not None:
             self._prepared.keeper.saver.reported(full)
 
@@ -349,6 +360,9 @@ class Run:
         if self._prepared.meetings.warming_up:
             raise LeftJob("training ended before this worker was let in")
         position = (self.step, self.epoch)
+        self._ask()
+        if (self.step, self.epoch) != position:
+            raise Reenter("this worker's peers began anew before the end of training")
         while True:
             try:
                 path = self._finish_together(self._session)
@@ -473,8 +487,11 @@ class Run:
 
     def _meet(self, lost: WorldBroken | None = None) -> None:
         """Go on among other workers: all agreed to, or one of them is lost."""
-        self._world = self._ready.meetings.meet(lost)
+        meetings = self._ready.meetings
+        self._world = meetings.meet(lost, asking=self._asking)
         self._moved = True
+        self._asking = meetings.must_ask
+        self._wait_for_decision()
 
     def _meet_if_broken(self, keep: Callable[[], None]) -> bool:
         """Do what is due at a step's end, and whether it could be done among these workers."""
@@ -484,6 +501,38 @@ class Run:
             self._meet(exc)
             return False
         return True
+
+    # -- whether to go on ------------------------------------------------------
+
+    def _ask(self) -> None:
+        """Between two steps: wait for what is decided, if anything was reported."""
+        is_new = self._prepared is not None and self._prepared.meetings.warming_up
+        self._asking = bool(self._reports.unasked) and not is_new
+        self._wait_for_decision()
+
+    def _wait_for_decision(self) -> None:
+        """Do as is decided: go on, save first, or leave the job."""
+        session = self._session
+        while self._asking:
+            assert session is not None and session.member is not None, "only live workers ask"
+            reports = tuple(self._reports.unasked)
+            try:
+                ask = Ask(step=self.step, epoch=self.epoch, reports=reports)
+                if session.member.ask(ask) == SAVE:
+                    self._save_as_asked(session.member)
+                    continue
+            except WorldBroken as exc:
+                self._meet(exc)  # and ask there, with those who come
+                continue
+            self._asking = False
+            self._reports.unasked.clear()
+
+    def _save_as_asked(self, member: Member) -> None:
+        url = self._ready.keeper.saver.checkpoint_asked_for(self.step, self.epoch)
+        if self._world.rank == 0:
+            member.saved(self.step, url)
+        # Nobody may ask again, and hear of the same save, before it is told.
+        self._world.gather_objects(None)
 
     def _drop_step(self) -> None:
         """Forget the step under way: its shards will be others."""
@@ -524,13 +573,16 @@ class Run:
         ends_epoch = self._position.step_in_epoch == ready.source.plan.steps_per_epoch
         if ends_epoch and ready.tally is not None:
             ready.tally.judge(self.epoch, ready.source.plan, drop_last=self._drop_last)
-        wish = self._wish
+        wish, world = self._wish, self._world
+        self._asking = bool(self._reports.unasked) and not ends_epoch  # there its body follows
         stays = self._meet_if_broken(
             lambda: ready.keeper.step_done(
                 self.step, self.epoch, self.loss, wish, ends_epoch=ends_epoch
             )
         )
-        if stays and wish.stop and ready.meetings.is_live:
+        if stays:
+            self._wait_for_decision()
+        if self._world is world and wish.stop and ready.meetings.is_live:
             self._meet()
 
 

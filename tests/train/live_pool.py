@@ -100,6 +100,8 @@ class LivePool:
         loop: The training loop; of a module, since other processes import it.
         config: Its argument.
         workers: Least and most.
+        asks: They wait for a decision after each report.
+        resume_from_checkpoint: Of another job, where to begin.
     """
 
     def __init__(
@@ -111,10 +113,13 @@ class LivePool:
         workers: tuple[int, int] = (1, 4),
         timeouts: Timeouts | None = None,
         spot: Mapping[str, Any] | None = None,
+        asks: bool = False,
+        resume_from_checkpoint: str | None = None,
     ) -> None:
         self.folder, self.loop, self.config = folder, loop, dict(config or {})
         self.workers = workers
         self.spot = SpotConfig(audit_samples=True, **(spot or {}))
+        self._more = {"asks": asks, "resume_from_checkpoint": resume_from_checkpoint}
         self.timeouts = timeouts or Timeouts(heartbeat_s=1.5, join_s=1.0)
         self.events: list[Event] = []
         self.outcomes: dict[str, Any] = {}
@@ -189,7 +194,7 @@ class LivePool:
             process = CONTEXT.Process(
                 target=serve_worker,
                 args=(name, on, self.address, str(self.folder), self.loop, self.config, self.spot)
-                + (self._queue,),
+                + (self._more, self._queue),
                 daemon=True,
             )
             process.start()
@@ -270,6 +275,30 @@ class LivePool:
             if not self._stepped.wait_for(there, timeout_s):
                 raise TimeoutError(f"no step {step} by {size} workers in {timeout_s} s")
 
+    def wait_for(self, kind: type[Event], count: int, timeout_s: float = 60) -> None:
+        """Until the journal tells of so many facts of one kind."""
+
+        def there() -> bool:
+            return sum(isinstance(e, kind) for e in self.events) >= count
+
+        with self._stepped:
+            if not self._stepped.wait_for(there, timeout_s):
+                raise TimeoutError(f"no {count} of {kind.__name__} in {timeout_s} s")
+
+    def wait_until_ready(self, name: str, timeout_s: float = 60) -> None:
+        """Until a newcomer waits to be let in."""
+
+        def waits() -> bool:
+            return name in self.assembly._membership.newcomers()
+
+        with self._stepped:
+            if not self._stepped.wait_for(waits, timeout_s):
+                raise TimeoutError(f"{name} is not ready in {timeout_s} s")
+
+    def last_step(self) -> int:
+        """That the journal tells of."""
+        return max((e.last_step for e in self.events if isinstance(e, StepsDone)), default=0)
+
     def wait_for_outcomes(self, count: int, timeout_s: float = 120) -> dict[str, Any]:
         """Until so many workers ended by themselves."""
         with self._stepped:
@@ -294,7 +323,7 @@ class LivePool:
         return self.assembly._membership.done and all(
             name in self.outcomes
             for name, (process, _) in self._started.items()
-            if process.is_alive() and name not in self._frozen
+            if (process.is_alive() and name not in self._frozen) or process.exitcode == 0
         )
 
     def close(self) -> None:
@@ -349,6 +378,7 @@ def serve_worker(
     loop: Callable[..., Any],
     config: dict[str, Any],
     spot: SpotConfig,
+    more: dict[str, Any],
     queue: Any,
 ) -> None:
     """The process of one worker."""
@@ -379,6 +409,7 @@ def serve_worker(
             shm_dir=Path(folder) / f"shm-{node}",
             device=device,
             node_id=node,
+            **more,
         )
         queue.put((name, {"kind": outcome.kind, "why": outcome.why, **result}))
     except BaseException:
