@@ -329,8 +329,7 @@ class LivePool:
     def close(self) -> None:
         self._closing.set()
         for process, _ in self._started.values():
-            if process.is_alive():
-                os.kill(process.pid, signal.SIGKILL)
+            process.kill()  # unless it has ended
             process.join(timeout=10)
         self._stop_server()
         self.assembly.close()
