@@ -29,8 +29,7 @@ from spotray.train.loader import (
     to_device,
 )
 from spotray.train.meeting import Meetings
-from spotray.train.member import LeftJob, Member, Reenter
-from spotray.train.messages import SAVE, Ask
+from spotray.train.member import LeftJob, Reenter
 from spotray.train.open_step import MicroBatch, OpenStep
 from spotray.train.optim import ElasticGradScaler
 from spotray.train.order import BatchPlan, check_batch_sizes
@@ -127,7 +126,6 @@ class Run:
         self._wish = Wish()
         self._weights = ""
         self._reports = Reports(self._session, self._position)
-        self._asking = False  # until it is decided whether to go on
         self._moved = False  # the workers changed: the shards of this one are others now
         self._ahead = False  # the state that counts is of a later epoch than the loop
         # What the loop draws before prepare(), above all the model's first
@@ -272,7 +270,8 @@ class Run:
             self._position.epoch = epoch + 1
             self._position.step_in_epoch = 0
             if self.epoch < count:
-                self._ask()
+                ready.meetings.ask_before_next_step()
+                self._wait_for_decision()
                 self._moved = False
                 self._meet_if_broken(lambda: ready.keeper.epoch_done(self.step, self.epoch))
 
@@ -360,7 +359,8 @@ class Run:
         if self._prepared.meetings.warming_up:
             raise LeftJob("training ended before this worker was let in")
         position = (self.step, self.epoch)
-        self._ask()
+        self._prepared.meetings.ask_before_next_step()
+        self._wait_for_decision()
         if (self.step, self.epoch) != position:
             raise Reenter("this worker's peers began anew before the end of training")
         while True:
@@ -487,11 +487,15 @@ class Run:
 
     def _meet(self, lost: WorldBroken | None = None) -> None:
         """Go on among other workers: all agreed to, or one of them is lost."""
-        meetings = self._ready.meetings
-        self._world = meetings.meet(lost, asking=self._asking)
-        self._moved = True
-        self._asking = meetings.must_ask
-        self._wait_for_decision()
+        self._go_on_in(self._ready.meetings.meet(lost))
+
+    def _wait_for_decision(self) -> None:
+        """Between two steps: whether to go on, if anything was reported."""
+        self._go_on_in(self._ready.meetings.decided(self._world))
+
+    def _go_on_in(self, world: World) -> None:
+        if world is not self._world:
+            self._world, self._moved = world, True
 
     def _meet_if_broken(self, keep: Callable[[], None]) -> bool:
         """Do what is due at a step's end, and whether it could be done among these workers."""
@@ -501,38 +505,6 @@ class Run:
             self._meet(exc)
             return False
         return True
-
-    # -- whether to go on ------------------------------------------------------
-
-    def _ask(self) -> None:
-        """Between two steps: wait for what is decided, if anything was reported."""
-        is_new = self._prepared is not None and self._prepared.meetings.warming_up
-        self._asking = bool(self._reports.unasked) and not is_new
-        self._wait_for_decision()
-
-    def _wait_for_decision(self) -> None:
-        """Do as is decided: go on, save first, or leave the job."""
-        session = self._session
-        while self._asking:
-            assert session is not None and session.member is not None, "only live workers ask"
-            reports = tuple(self._reports.unasked)
-            try:
-                ask = Ask(step=self.step, epoch=self.epoch, reports=reports)
-                if session.member.ask(ask) == SAVE:
-                    self._save_as_asked(session.member)
-                    continue
-            except WorldBroken as exc:
-                self._meet(exc)  # and ask there, with those who come
-                continue
-            self._asking = False
-            self._reports.unasked.clear()
-
-    def _save_as_asked(self, member: Member) -> None:
-        url = self._ready.keeper.saver.checkpoint_asked_for(self.step, self.epoch)
-        if self._world.rank == 0:
-            member.saved(self.step, url)
-        # Nobody may ask again, and hear of the same save, before it is told.
-        self._world.gather_objects(None)
 
     def _drop_step(self) -> None:
         """Forget the step under way: its shards will be others."""
@@ -574,7 +546,8 @@ class Run:
         if ends_epoch and ready.tally is not None:
             ready.tally.judge(self.epoch, ready.source.plan, drop_last=self._drop_last)
         wish, world = self._wish, self._world
-        self._asking = bool(self._reports.unasked) and not ends_epoch  # there its body follows
+        if not ends_epoch:  # there its body follows
+            ready.meetings.ask_before_next_step()
         stays = self._meet_if_broken(
             lambda: ready.keeper.step_done(
                 self.step, self.epoch, self.loss, wish, ends_epoch=ends_epoch
