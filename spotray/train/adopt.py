@@ -11,12 +11,13 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from spotray.errors import ConfigError
 from spotray.train.ddp import ElasticDDP
-from spotray.train.loader import Collate, MapDataset, dataset_of
+from spotray.train.loader import Collate, MapDataset, ShardSource, dataset_of
 from spotray.train.optim import Complete, ElasticGradScaler, ElasticOptimizer, ElasticScheduler
+from spotray.train.order import BatchPlan
 from spotray.train.reporting import teller
 from spotray.train.session import LiveUnsupported, Session
 from spotray.train.sharded import NO_BITS, STORAGE_ALONE, check_sharded, is_sharded
-from spotray.train.state import Stateful
+from spotray.train.state import Position, Stateful
 from spotray.train.world import World
 
 
@@ -48,7 +49,7 @@ class Adoption:
         self.parts: dict[str, Stateful] = {}  # that must survive, by name
         self.models: dict[str, nn.Module] = {}  # among them
         self.scaler: ElasticGradScaler | None = None
-        self.data: tuple[MapDataset, Collate | None, int] | None = None  # as `dataset_of` says
+        self._data: tuple[MapDataset, Collate | None, int] | None = None  # as `dataset_of` says
 
     def take(self, one: Any) -> Any:
         """Register one object and return what stands for it in the loop.
@@ -74,10 +75,35 @@ class Adoption:
         if isinstance(one, Stateful):
             self._keep("state", one)
             return one
-        if self.data is not None:
+        if self._data is not None:
             raise ConfigError("run.prepare() takes one dataset")
-        self.data = dataset_of(one)
+        self._data = dataset_of(one)
         return _Loader(self._batches)
+
+    def source(self, position: Position, *, drop_last: bool, loader_workers: int) -> ShardSource:
+        """What fetches the samples, once all objects are taken; ``position`` learns their number.
+
+        Args:
+            position: Says how batches are cut.
+            drop_last: Leave out the shorter batch at an epoch's end.
+            loader_workers: Processes that load; 0: as many as the dataset's own loader has.
+
+        Raises:
+            ConfigError: there was no model or no dataset, or one of too few samples.
+        """
+        if not self.models or self._data is None:
+            lacking = "model" if not self.models else "dataset"
+            raise ConfigError(f"run.prepare() got no {lacking}: training needs both")
+        dataset, collate, workers = self._data
+        position.samples = len(dataset)
+        plan = BatchPlan(
+            length=position.samples,
+            global_batch_size=position.global_batch_size,
+            micro_batch_size=position.micro_batch_size,
+            drop_last=drop_last,
+        )
+        workers = loader_workers or workers
+        return ShardSource(dataset, plan, seed=position.seed, collate=collate, workers=workers)
 
     def _take_model(self, model: nn.Module) -> nn.Module:
         if not is_sharded(model):  # fully_shard has put its pieces where they belong

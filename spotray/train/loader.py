@@ -69,7 +69,7 @@ class ShardSource:
     def shards_of(self, epoch: int, step: int, *, world_size: int, rank: int) -> list[Shard]:
         """This worker's shards of one step; at least one."""
         order = self._epoch_order(epoch)
-        held = shard_range(self.plan.shard_count(step), world_size=world_size, rank=rank)
+        held = self.held(step, world_size=world_size, rank=rank)
         # A worker without a shard runs shard 0 for show, so that the loop's body
         # (clipping, schedulers) runs equally often on all workers.
         pace = -(-self.plan.shard_count(step) // world_size) if self.in_step else 1
@@ -85,6 +85,10 @@ class ShardSource:
             )
             for done, (i, real) in enumerate(todo, start=1)
         ]
+
+    def held(self, step: int, *, world_size: int, rank: int) -> range:
+        """Indices of this worker's real shards of one step."""
+        return shard_range(self.plan.shard_count(step), world_size=world_size, rank=rank)
 
     def batches(self, epoch: int, shards: Iterable[Shard]) -> Iterator[tuple[Shard, Any]]:
         """Every shard with its collated samples, in order."""

@@ -19,20 +19,12 @@ from spotray.train.capture import Captured
 from spotray.train.determinism import use_deterministic_kernels
 from spotray.train.gradients import GradientExchange, wire_dtype_of
 from spotray.train.keeper import Keeper, Wish
-from spotray.train.loader import (
-    FORWARD_STREAM,
-    Collate,
-    MapDataset,
-    Shard,
-    ShardSource,
-    seed_streams,
-    to_device,
-)
+from spotray.train.loader import FORWARD_STREAM, Shard, ShardSource, seed_streams, to_device
 from spotray.train.meeting import Meetings
 from spotray.train.member import LeftJob, Reenter
 from spotray.train.open_step import MicroBatch, OpenStep
 from spotray.train.optim import ElasticGradScaler
-from spotray.train.order import BatchPlan, check_batch_sizes
+from spotray.train.order import check_batch_sizes
 from spotray.train.reporting import Reports, teller
 from spotray.train.riders import Riders
 from spotray.train.session import Session
@@ -210,13 +202,11 @@ class Run:
             find_unused_parameters=self._find_unused_parameters,
         )
         results = [adopted.take(one) for one in objects]
-        if not adopted.models or adopted.data is None:
-            lacking = "model" if not adopted.models else "dataset"
-            raise ConfigError(f"run.prepare() got no {lacking}: training needs both")
-        self._models, self._scaler = adopted.models, adopted.scaler
-        source = self._source_of(*adopted.data)
+        source = adopted.source(
+            self._position, drop_last=self._drop_last, loader_workers=self._loader_workers
+        )
         source.in_step = some_sharded  # each forward pass of theirs gathers pieces
-        self._position.samples = source.plan.length
+        self._models, self._scaler = adopted.models, adopted.scaler
         # First, since "another batch size" says more than the tensors that differ for it.
         parts: dict[str, Stateful] = {"position": self._position, **adopted.parts}
         tally = None
@@ -414,21 +404,6 @@ class Run:
     def _complete(self) -> bool:
         return self._under_way.is_complete
 
-    def _source_of(self, dataset: MapDataset, collate: Collate | None, workers: int) -> ShardSource:
-        plan = BatchPlan(
-            length=len(dataset),
-            global_batch_size=self.global_batch_size,
-            micro_batch_size=self.micro_batch_size,
-            drop_last=self._drop_last,
-        )
-        return ShardSource(
-            dataset,
-            plan,
-            seed=self.seed,
-            collate=collate,
-            workers=self._loader_workers or workers,
-        )
-
     def _micro_batches(self) -> Iterator[Any]:
         """Batches of the rest of the epoch; the work between two steps happens in here."""
         if self._position.step_in_epoch:
@@ -518,13 +493,8 @@ class Run:
 
     def _begin_step(self, step: int) -> None:
         source = self._ready.source
-        mine = source.shards_of(
-            self.epoch, step, world_size=self._world.size, rank=self._world.rank
-        )
-        real = [shard.index for shard in mine if shard.real]
-        held = range(real[0], real[-1] + 1) if real else range(0)
-        shards = source.plan.shard_count(step)
-        self._ready.exchange.begin_step(held, shards, self._world)
+        held = source.held(step, world_size=self._world.size, rank=self._world.rank)
+        self._ready.exchange.begin_step(held, source.plan.shard_count(step), self._world)
         self._under_way.begin()
 
     def _abandon_step(self) -> None:

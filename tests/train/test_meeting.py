@@ -17,7 +17,7 @@ from spotray.train.keeper import Keeper, Wish
 from spotray.train.meeting import Meetings
 from spotray.train.member import LeftJob, Member, Reenter
 from spotray.train.membership import Roster
-from spotray.train.messages import Assignment
+from spotray.train.messages import GO_ON, MEET, SAVE, STOP, Ask, Assignment
 from spotray.train.reporting import Reports
 from spotray.train.session import Session
 from spotray.train.state import Position, TrainState
@@ -37,7 +37,10 @@ class Meeter(Member):
     """Joins what a script says: worlds to go on in, or errors."""
 
     def __init__(self, diary: list[str], script: list[World | BaseException], heirs: str) -> None:
+        self.decisions: list[str] = []  # to come, one for each question
         calls = Scripted()
+        calls.answers["ask"] = self._decide
+        calls.answers["saved"] = lambda name, step, url: diary.append(f"saved {step} {url}")
         calls.answers["commit"] = lambda name, folder, manifest: manifests.write(folder, manifest)
         super().__init__(calls, name="w1", node_id="n1", device=torch.device("cpu"))
         self._diary, self._script, self._heirs = diary, script, tuple(heirs.split())
@@ -52,6 +55,11 @@ class Meeter(Member):
         )
         self.assignment = Assignment(roster=self._roster, reached_step=7)
         return one
+
+    def _decide(self, name: str, ask: Ask, timeout_s: float) -> str:
+        seen = [report["seen"] for report in ask.reports]
+        self._diary.append(f"ask {ask.step} {seen}")
+        return self.decisions.pop(0)
 
 
 class Box:
@@ -89,18 +97,27 @@ class Scene:
         self.position = Position(global_batch_size=8, micro_batch_size=2, seed=0, samples=40)
         state = TrainState({"position": self.position, "box": self.box})
         self.keeper = Keeper(self.session, self.session.world, state)
+        self.reports = Reports(self.session, self.position)
         self.meetings = Meetings(
             self.session,
             self.keeper,
             self.position,
             tally=None,
-            reports=Reports(self.session, self.position),
+            reports=self.reports,
             drop_step=lambda: self.diary.append("drop"),
         )
 
     def be_at(self, epoch: int, step: int) -> None:
         self.position.epoch, self.position.step = epoch, step
         self.box.value.fill_(step)
+
+    def report(self, *decisions: str) -> None:
+        """Report something, about which ``decisions`` will come."""
+        assert isinstance(self.session.member, Meeter)
+        self.session.member.decisions.extend(decisions)
+        self.session.asks = True
+        self.reports.report({"seen": self.position.step}, asks=True)
+        self.meetings.ask_before_next_step()
 
     def save(self) -> None:
         step, epoch = self.position.step, self.position.epoch
@@ -198,3 +215,63 @@ def test_a_worker_that_is_not_wanted_leaves_and_a_loop_must_not_hide_it(tmp_path
         scene.meetings.meet()
     with pytest.raises(ConfigError, match=r"caught LeftJob \(its node will be taken\)"):
         scene.meetings.check()
+
+
+# -- whether to go on -----------------------------------------------------------------
+
+
+def test_without_a_report_nobody_asks(tmp_path: Path) -> None:
+    scene, world = Scene(tmp_path), World()
+    scene.meetings.ask_before_next_step()
+    assert scene.meetings.decided(world) is world
+    assert scene.diary == []
+
+
+def test_a_report_is_asked_about_once(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.be_at(epoch=1, step=5)
+    scene.report(GO_ON)
+    for _ in range(2):
+        scene.meetings.ask_before_next_step()
+        assert scene.meetings.decided(scene.session.world) is scene.session.world
+    assert scene.diary == ["ask 5 [5]"]
+
+
+def test_after_a_save_they_ask_again(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.be_at(epoch=1, step=5)
+    scene.report(SAVE, GO_ON)
+    scene.meetings.decided(scene.session.world)
+    asked, saved, again = scene.diary
+    assert asked == again == "ask 5 [5]"
+    assert saved.startswith("saved 5 ")
+    (name,) = [path.name for path in (tmp_path / "store" / "checkpoints").iterdir()]
+    assert saved.endswith(name)
+
+
+def test_a_loss_while_they_wait_changes_no_question(tmp_path: Path) -> None:
+    world = World(generation=2)
+    scene = Scene(tmp_path, world)
+    scene.be_at(epoch=1, step=5)
+    scene.report(MEET, GO_ON)
+    assert scene.meetings.decided(scene.session.world) is world
+    meeting = ["drop", "join the workers changed", "drop"]
+    assert scene.diary == ["ask 5 [5]", *meeting, "ask 5 [5]"]
+
+
+def test_a_loop_must_not_hide_that_the_job_is_to_stop(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.report(STOP)
+    with pytest.raises(LeftJob):
+        scene.meetings.decided(scene.session.world)
+    with pytest.raises(ConfigError, match="caught LeftJob"):
+        scene.meetings.check()
+
+
+def test_a_newcomer_does_not_ask_before_it_is_let_in(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.session.warm_up_from = (2, 30)
+    scene.meetings.begin(scene.session.world)
+    scene.report()
+    scene.meetings.decided(scene.session.world)
+    assert scene.diary == []
