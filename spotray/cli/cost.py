@@ -1,4 +1,4 @@
-"""``spotray cost RUN_DIR``: what a run cost, and what it would have cost on demand."""
+"""``spotray cost RUN_DIR``: what a run or a sweep cost, and what it would have on demand."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spotray.ledger.cost import CostSummary, Money
+    from spotray.ledger.cost import CostSummary
+    from spotray.ledger.pricing import Money
 
 
 def add_parser(subparsers: Any) -> None:
     """Register the command."""
     parser = subparsers.add_parser(
         "cost",
-        help="what a run cost, per node and market, against on-demand",
-        description="Price a run's node time from its journal alone.",
+        help="what a run or a sweep cost, per trial, node and market, against on-demand",
+        description="Price the node time of a run or a sweep from its journals alone.",
     )
     parser.add_argument(
-        "run_dir", metavar="RUN_DIR", help="storage_path/name of the run; path or URL"
+        "run_dir", metavar="RUN_DIR", help="storage_path/name of the run or sweep; path or URL"
     )
     parser.add_argument("--json", action="store_true", help="print the result object")
     parser.set_defaults(run=run)
@@ -28,7 +29,12 @@ def run(args: argparse.Namespace) -> int:
     from spotray.cli.tables import print_json
     from spotray.ledger.cost import cost
     from spotray.ledger.rundir import load_run
+    from spotray.ledger.sweepdir import is_sweep
 
+    if is_sweep(args.run_dir):
+        from spotray.cli.sweep import run_cost
+
+        return run_cost(args)
     loaded = load_run(args.run_dir)
     result = cost(loaded.events)
     if args.json:
@@ -42,29 +48,36 @@ def run(args: argparse.Namespace) -> int:
 
 def show(result: CostSummary) -> None:
     """Print a cost for people."""
-    from spotray.cli.tables import percent, print_table, usd
-    from spotray.ledger.describe import short
+    from spotray.cli.tables import percent, usd
 
     total = result.total
     print(
         f"cost {usd(total.cost_usd)}, on demand {usd(total.on_demand_cost_usd)}, "
         f"saved {percent(result.saved_frac)}{unknown_time(result)}"
     )
+    show_groups(result)
+
+
+def show_groups(result: CostSummary) -> None:
+    """Print a cost by kind, by market and by node."""
+    from spotray.cli.tables import print_table
+    from spotray.ledger.describe import short
+
     for title, groups in (("By kind", result.by_kind), ("By market", result.by_market)):
         if groups:
             print()
-            print_table(title, [title.removeprefix("By "), *_MONEY], _rows(groups))
+            print_table(title, [title.removeprefix("By "), *MONEY], _rows(groups))
     if result.nodes:
         print()
         print_table(
             "By node",
-            ["node", "id", "market", *_MONEY],
+            ["node", "id", "market", *MONEY],
             [
                 [
                     node.name or "-",
                     short(node.node_id),
                     node.market or "unknown",
-                    *_cells(node.money),
+                    *cells(node.money),
                 ]
                 for node in result.nodes
             ],
@@ -83,14 +96,15 @@ def unknown_time(result: CostSummary) -> str:
     return words
 
 
-_MONEY = [">node time", ">cost", ">on demand", ">no price for"]
+MONEY = [">node time", ">cost", ">on demand", ">no price for"]
 
 
 def _rows(groups: dict[str, Money]) -> list[list[str]]:
-    return [[name, *_cells(money)] for name, money in groups.items()]
+    return [[name, *cells(money)] for name, money in groups.items()]
 
 
-def _cells(money: Money) -> list[str]:
+def cells(money: Money) -> list[str]:
+    """A row's cells under `MONEY`."""
     from spotray.cli.tables import duration, usd
 
     return [
