@@ -187,6 +187,19 @@ class Store:
 
     # -- folders -------------------------------------------------------------
 
+    def folders(self, name: str = "") -> list[str]:
+        """Names of the folders right in the folder ``name`` (default: this one), in order.
+
+        Files are not listed, nor what lies deeper; of a bucket, a folder is what a file's
+        name has before a ``/``. A folder that does not exist is empty.
+        """
+        selector = pafs.FileSelector(self._path(name), allow_not_found=True)
+        return sorted(
+            str(info.base_name)
+            for info in self.fs.get_file_info(selector)
+            if info.type == pafs.FileType.Directory
+        )
+
     def list(self, prefix: str = "", *, recursive: bool = True) -> list[tuple[str, int]]:
         """Files in the folder ``prefix`` (default: this one) as (name, bytes), by name.
 

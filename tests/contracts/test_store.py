@@ -63,6 +63,15 @@ def test_a_list_names_files_with_sizes_in_order(store: Store) -> None:
     assert store.list("no such folder") == []
 
 
+def test_folders_are_named_without_what_is_in_them(store: Store) -> None:
+    assert store.folders() == store.folders("nothing") == []
+    for name in ["a", "two/x", "one/y/z", "one/y/w"]:
+        store.write(name, b"")
+    assert store.folders() == ["one", "two"]
+    assert store.folders("one") == ["y"]
+    assert store.folders("two") == []
+
+
 def test_a_child_sees_its_part_alone(store: Store) -> None:
     child = store.child("spotray", "journal")
     child.write("w.jsonl", b"1")
