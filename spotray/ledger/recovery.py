@@ -108,7 +108,7 @@ def recoveries(events: Iterable[Event]) -> list[Recovery]:
     """
     facts = sorted(events, key=lambda event: event.at_s)
     history = groups(facts)
-    nodes = _Nodes(facts)
+    nodes = NodeNews(facts)
     return [
         _recovery(history, index, nodes)
         for index, (old, new) in enumerate(pairwise(history), start=1)
@@ -120,7 +120,7 @@ def summarize_recoveries(events: Iterable[Event]) -> RecoverySummary:
     """Recoveries with their sums, and the preemptions of nodes that had a worker."""
     facts = sorted(events, key=lambda event: event.at_s)
     all_of_them = recoveries(facts)
-    nodes = _Nodes(facts)
+    nodes = NodeNews(facts)
     members = {n for e in facts if isinstance(e, WorkerGroupStarted) for n in e.node_ids}
     preempted = [
         node_id
@@ -145,7 +145,7 @@ def summarize_recoveries(events: Iterable[Event]) -> RecoverySummary:
     )
 
 
-class _Nodes:
+class NodeNews:
     """What was heard about each node."""
 
     def __init__(self, facts: Sequence[Event]) -> None:
@@ -181,7 +181,7 @@ class _Nodes:
         )
 
 
-def _recovery(history: Sequence[Group], index: int, nodes: _Nodes) -> Recovery:
+def _recovery(history: Sequence[Group], index: int, nodes: NodeNews) -> Recovery:
     old, new = history[index - 1], history[index]
     gone = tuple(dict.fromkeys(n for n in old.node_ids if n not in new.node_ids))
     came = tuple(dict.fromkeys(n for n in new.node_ids if n not in old.node_ids))
@@ -208,7 +208,7 @@ def _recovery(history: Sequence[Group], index: int, nodes: _Nodes) -> Recovery:
     )
 
 
-def _kind(old: Group, new: Group, gone: Sequence[str], nodes: _Nodes) -> tuple[str, float]:
+def _kind(old: Group, new: Group, gone: Sequence[str], nodes: NodeNews) -> tuple[str, float]:
     """What ended a group, and when training last was undisturbed."""
     trained_s = old.last_step_s or old.started_s
     if old.agreed is not None:

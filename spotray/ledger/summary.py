@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -96,7 +96,7 @@ def summarize(run: RunEvents, *, until_s: float | None = None) -> RunSummary:
     reported = _last(events, Reported)
     done = _last(events, TrainingDone)
     checkpoint, snapshot = _last(events, CheckpointCommitted), _last(events, SnapshotTaken)
-    state, why = _state(events)
+    state, why = job_state(events)
     return RunSummary(
         run_dir=run.run_dir,
         job=started[-1].job if started else "",
@@ -120,7 +120,7 @@ def summarize(run: RunEvents, *, until_s: float | None = None) -> RunSummary:
         goodput=goodput(events, until_s=until_s),
         cost=cost(events, until_s=until_s),
         recovery=summarize_recoveries(events),
-        warnings=(*run.missing, *_warnings(events)),
+        warnings=(*run.missing, *warnings_in(events)),
         damaged_lines=run.damaged_lines,
     )
 
@@ -178,7 +178,8 @@ def _node_state(event: Event) -> str | None:
     return "draining" if isinstance(event, Drained) else None
 
 
-def _state(events: Sequence[Event]) -> tuple[str, str]:
+def job_state(events: Sequence[Event]) -> tuple[str, str]:
+    """A job's last known state, and why it is in it; events by time."""
     for event in reversed(events):
         if isinstance(event, JobEnded):
             return event.status, event.why
@@ -187,7 +188,8 @@ def _state(events: Sequence[Event]) -> tuple[str, str]:
     return "no job", ""
 
 
-def _warnings(events: Sequence[Event]) -> list[str]:
+def warnings_in(events: Iterable[Event]) -> list[str]:
+    """What a job did without, and what was damaged; each once."""
     said = []
     for event in events:
         if isinstance(event, Warned):
