@@ -1,15 +1,15 @@
-"""``spotray status RUN_DIR``: where a run stands."""
+"""``spotray status RUN_DIR``: where a run stands, or a sweep with all its trials."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spotray.clock import Clock
-    from spotray.ledger.rundir import RunReader
     from spotray.ledger.summary import RunSummary
 
 _FOLLOW_S = 2.0  # between two looks at the journal
@@ -19,11 +19,11 @@ def add_parser(subparsers: Any) -> None:
     """Register the command."""
     parser = subparsers.add_parser(
         "status",
-        help="where a run stands: step, nodes, goodput, losses, cost",
-        description="Show where a run stands, from its journal alone.",
+        help="where a run or a sweep stands: step, nodes, goodput, losses, cost",
+        description="Show where a run or a sweep stands, from its journals alone.",
     )
     parser.add_argument(
-        "run_dir", metavar="RUN_DIR", help="storage_path/name of the run; path or URL"
+        "run_dir", metavar="RUN_DIR", help="storage_path/name of the run or sweep; path or URL"
     )
     parser.add_argument(
         "--recoveries", action="store_true", help="each loss and resize, and where its seconds went"
@@ -40,10 +40,15 @@ def run(args: argparse.Namespace) -> int:
     from spotray.clock import SystemClock
     from spotray.ledger.rundir import RunReader
     from spotray.ledger.summary import summarize
+    from spotray.ledger.sweepdir import is_sweep
 
+    if is_sweep(args.run_dir):
+        from spotray.cli.sweep import run_status
+
+        return run_status(args)
     reader = RunReader(args.run_dir)
     if args.follow:
-        follow(reader, clock=SystemClock())
+        follow(lambda: _glance(summarize(reader.poll())), clock=SystemClock())
     summary = summarize(reader.poll())
     if args.json:
         print_json(summary)
@@ -52,27 +57,32 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def follow(reader: RunReader, *, clock: Clock) -> None:
-    """Print a line whenever a run moves on, until its job ends."""
-    from spotray.ledger.summary import summarize
+def follow(look: Callable[[], tuple[str, bool]], *, clock: Clock) -> None:
+    """Print a line whenever something moves on, until it ends.
 
+    Args:
+        look: the line now, and whether what it is about goes on.
+    """
     in_place = sys.stdout.isatty()
     before = ""
     try:
         while True:
-            summary = summarize(reader.poll())
-            line = headline(summary)
+            line, goes_on = look()
             if line != before:
                 # On a terminal the line is written over; a log gets each of them.
                 print(f"\r\x1b[K{line}" if in_place else line, end="" if in_place else "\n")
                 sys.stdout.flush()
                 before = line
-            if summary.state != "running":
+            if not goes_on:
                 return
             clock.sleep(_FOLLOW_S)
     finally:
         if in_place:
             print()
+
+
+def _glance(summary: RunSummary) -> tuple[str, bool]:
+    return headline(summary), summary.state == "running"
 
 
 def headline(summary: RunSummary) -> str:

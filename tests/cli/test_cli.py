@@ -29,6 +29,7 @@ from spotray.events import (
 )
 from spotray.ledger.journal import JournalWriter
 from spotray.ledger.rundir import RunReader, job_journal
+from spotray.ledger.summary import summarize
 from spotray.storage import Store
 
 
@@ -168,7 +169,13 @@ def test_following_prints_a_line_for_each_change_until_the_end(
             if (event := next(later)) is not None:
                 write(tmp_path, event)
 
-    status.follow(RunReader(tmp_path), clock=Playing())
+    reader = RunReader(tmp_path)
+
+    def look() -> tuple[str, bool]:
+        summary = summarize(reader.poll())
+        return status.headline(summary), summary.state == "running"
+
+    status.follow(look, clock=Playing())
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("; ")[1] for line in lines] == [
         "step 10 done, loss 0.5",
