@@ -38,6 +38,8 @@ class SpotConfig:
     heartbeat_timeout_s: float = 3.0
     max_restarts_without_progress: int = 5  # then a loss is taken for a bug of the job
     audit_samples: bool = False  # count every sample's use; costs one number a sample and step
+    # A sweep starts no more trials when one more might cost more than this, USD; None: no limit.
+    max_cost_usd: float | None = None
     cluster_journal: str | None = None  # URL of the nodes' facts; None: $SPOTRAY_JOURNAL or the run
     labels: Mapping[str, str] = field(default_factory=dict)  # the user's own, for cost by label
 
@@ -60,6 +62,13 @@ class SpotConfig:
                 "checkpoint_bytes_per_s",
                 self.checkpoint_bytes_per_s,
                 unit="bytes",
+                instead="leave it out for no limit",
+            )
+        if self.max_cost_usd is not None:
+            _positive(
+                "max_cost_usd",
+                self.max_cost_usd,
+                unit="dollars",
                 instead="leave it out for no limit",
             )
         if not (_is_number(self.save_cost_frac) and 0 < self.save_cost_frac < 1):

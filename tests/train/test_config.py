@@ -33,6 +33,8 @@ def test_the_defaults_are_valid_and_cannot_be_changed() -> None:
         ("checkpoint_bytes_per_s", 0, "positive number of bytes, got 0: leave it out"),
         ("checkpoint_bytes_per_s", float("inf"), "got inf"),
         ("node_mtbp_s", -5.0, "got -5.0"),
+        ("max_cost_usd", 0.0, "positive number of dollars, got 0.0: leave it out for no limit"),
+        ("max_cost_usd", "5", "got '5'"),
         ("save_cost_frac", 0.0, "must lie between 0 and 1, got 0.0: give 0.01"),
         ("save_cost_frac", 1.5, "got 1.5"),
         ("save_cost_frac", float("nan"), "got nan"),
