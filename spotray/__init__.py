@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from spotray.train.parquet import ParquetDataset as ParquetDataset
     from spotray.train.run import Run as Run
     from spotray.train.trainer import ElasticTrainer as ElasticTrainer
+    from spotray.tune.tuner import SpotTuner as SpotTuner
 
 __version__ = "0.1.0"
 
@@ -32,6 +33,7 @@ _HOME = {
     "ParquetDataset": "spotray.train.parquet",
     "Run": "spotray.train.run",
     "SpotConfig": "spotray.train.config",
+    "SpotTuner": "spotray.tune.tuner",
     "SpotrayError": "spotray.errors",
     "StateMismatch": "spotray.errors",
 }

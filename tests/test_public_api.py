@@ -18,6 +18,7 @@ NAMES = [
     "ParquetDataset",
     "Run",
     "SpotConfig",
+    "SpotTuner",
     "SpotrayError",
     "StateMismatch",
     "__version__",

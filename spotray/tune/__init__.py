@@ -1,0 +1,1 @@
+"""Tuning: Ray Tune over trials whose workers come and go."""

@@ -1,0 +1,95 @@
+"""What Tune's driver tells the sweep: who begins, pauses and ends."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import ray
+from ray.air.constants import TRAINING_ITERATION
+from ray.tune import Callback
+from ray.tune.experiment import Trial
+
+from spotray.errors import ConfigError
+from spotray.tune.checks import Limit
+from spotray.tune.messages import NAMESPACE, RUN_DIR
+
+log = logging.getLogger(__name__)
+
+_CALL_S = 30.0
+_ROOM_EVERY_S = 1.0  # between two questions how many trials fit
+_OF_THE_END = ("weights_sha256", "step")
+
+
+class SweepCallback(Callback):
+    """Tells the sweep's actor; pickled with the sweep, and found again by a later driver.
+
+    Args:
+        sweep_actor: Name of the actor.
+        limit: Where the number of trials that may run is set; None: nowhere.
+    """
+
+    def __init__(self, sweep_actor: str, *, limit: Limit | None = None) -> None:
+        self._name, self._limit = sweep_actor, limit
+        self._running: set[str] = set()
+        self._looked_at = float("-inf")
+
+    def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        if self._limit is None or time.monotonic() - self._looked_at < _ROOM_EVERY_S:
+            return
+        self._looked_at = time.monotonic()
+        fits = int(self._ask("trials_that_fit"))
+        self._limit.search.max_concurrent = max(1, min(self._limit.most, fits))
+
+    def on_trial_start(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        # Tune takes the trial's last result back to its checkpoint's when it restores it.
+        last = trial.run_metadata.last_result
+        run = str(last.get(RUN_DIR, "")).rstrip("/").rpartition("/")[2]
+        self._ask("seen", trial.trial_id, run, int(last.get(TRAINING_ITERATION, 0)))
+        self._running.add(trial.trial_id)
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        for trial in trials:
+            if trial.trial_id in self._running and trial.status not in (
+                Trial.RUNNING,
+                Trial.PENDING,
+            ):
+                # Also pauses, and the end of all, of which no callback tells.
+                is_final = trial.status == Trial.TERMINATED
+                self._end(trial, f"the scheduler: {trial.status.lower()}", is_final=is_final)
+
+    def on_trial_complete(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        final = self._end(trial, "Tune ended it", is_final=True)
+        last = trial.run_metadata.last_result
+        if last:
+            last.update({name: final[name] for name in _OF_THE_END if name in final})
+            trial.run_metadata.invalidate_cache()
+
+    def on_trial_error(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        self._failed(trial)
+
+    def on_trial_recover(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        self._failed(trial)
+
+    def _failed(self, trial: Trial) -> None:
+        self._end(trial, "it failed", is_final=False)
+        if fatal := self._ask("fatal"):
+            raise ConfigError(fatal)  # no other trial would do better
+
+    def _end(self, trial: Trial, why: str, *, is_final: bool) -> dict[str, Any]:
+        self._running.discard(trial.trial_id)
+        final: dict[str, Any] = self._ask("stop", trial.trial_id, why, is_final)
+        return final
+
+    def _ask(self, method: str, *args: Any) -> Any:
+        sweep = ray.get_actor(self._name, namespace=NAMESPACE)
+        return ray.get(getattr(sweep, method).remote(*args), timeout=_CALL_S)

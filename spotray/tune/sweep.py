@@ -1,0 +1,300 @@
+"""The sweep's coordinator: one actor beside the driver, in which every trial's job is hosted.
+
+Tune has a small process for each trial; it asks here for reports and checkpoints. The
+trials' workers call here too, each for its own job. So a trial costs one small process
+and its workers.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.train.v2.api.config import ScalingConfig  # ray.train's own, as type checkers see it
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from spotray.errors import JournalError, SpotrayError
+from spotray.events import JobEnded, JobStarted
+from spotray.ledger.journal import JournalWriter
+from spotray.ledger.rundir import JOURNAL
+from spotray.storage import Store
+from spotray.train.trainer import _run_id
+from spotray.train.worker import SHM_DIR
+from spotray.tune.hosted import Hosted, MetricMissing
+from spotray.tune.lives import JobPlan, NotLive, TrialLife
+from spotray.tune.memory import forget_runs
+from spotray.tune.messages import Ended, Pointer, Report
+from spotray.tune.nodes import NodeFacts, RayNodes, possible_workers
+from spotray.tune.pool import LOOK_S, Pool
+from spotray.tune.runs import RunFolder, open_run
+
+log = logging.getLogger(__name__)
+
+NODES = ("spotray", "nodes")  # journal about nodes, below the sweep's folder
+_END_S = 30.0  # for a trial that is stopped
+_FORGET_EVERY_S = 10.0
+_SWEEP_S = 20.0  # for a task on each node, at the end
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepPlan:
+    """What a sweep's coordinator is given."""
+
+    name: str
+    home: Store  # the sweep's folder
+    job: JobPlan
+    scaling_config: ScalingConfig
+    needs: Mapping[str, str]  # metrics that every report must have -> who wants them
+    writes_nodes: bool  # nobody else writes facts about nodes
+
+
+@dataclass
+class _Entry:
+    """A trial that runs, or ran."""
+
+    token: str  # of the Tune process that may ask
+    hosted: Hosted
+    run_id: str
+    is_final: bool = False  # nobody will go on with it
+    is_forgotten: bool = False  # by the nodes' memory
+
+
+class SweepCoordinator:
+    """Runs as an actor, with a thread for each worker and trial and some more."""
+
+    def __init__(self, plan: SweepPlan) -> None:
+        self._plan = plan
+        self._lock = threading.Lock()
+        self._entries: dict[str, _Entry] = {}  # by trial
+        self._by_run: dict[str, Hosted] = {}
+        self._seen: dict[str, tuple[str, int]] = {}  # trial -> run and its reports that Tune has
+        self._fatal = ""
+        self._to_forget: list[str] = []
+        self._forgot_at = time.monotonic()
+        self._journal = JournalWriter(
+            plan.home.child(*JOURNAL), writer=f"sweep-{time.time_ns() // 10**6}"
+        )
+        self._journal.append(
+            JobStarted(
+                at_s=time.time(),
+                job=plan.name,
+                run_id="",
+                min_workers=plan.job.least,
+                max_workers=plan.job.most,
+                cluster_journal=plan.job.cluster_journal,
+                labels=dict(plan.job.spot.labels),
+            )
+        )
+        self._facts = NodeFacts(plan.home.child(*NODES)) if plan.writes_nodes else None
+        self._nodes = RayNodes(plan.scaling_config, name=plan.name)
+        self._pool = Pool(self._nodes, least=plan.job.least, most=plan.job.most)
+        self._closing = threading.Event()
+        self._ticker = threading.Thread(target=self._tick, name="sweep", daemon=True)
+        self._ticker.start()
+
+    # -- for workers -----------------------------------------------------------------
+
+    def call(self, key: str, method: str, *args: Any) -> Any:
+        """What a worker asks of its job's coordinator; ``key``: its run."""
+        hosted = self._by_run.get(key)
+        if hosted is None:
+            raise SpotrayError(f"no run {key} is trained in this sweep")
+        return hosted.call(method, args)
+
+    # -- for a trial's Tune process ------------------------------------------------------
+
+    def begin(
+        self, trial: str, token: str, config: dict[str, Any], pointer: dict[str, Any] | None
+    ) -> None:
+        """A trial begins, or goes on.
+
+        Args:
+            trial: Its id.
+            token: Of the process that asks; an older one of the same trial is told no more.
+            config: Hyperparameters.
+            pointer: Where it stood when Tune last kept a checkpoint of it, or whom it clones.
+
+        Raises:
+            ConfigError: its folder is damaged.
+            SpotrayError: what ran of it before does not end.
+        """
+        with self._lock:
+            before = self._entries.get(trial)
+            if before is not None:
+                before.token = token
+        if before is not None:
+            before.hosted.stop("its Tune process is another one now")
+            if not before.hosted.join(_END_S):
+                raise SpotrayError(f"trial {trial} did not end within {_END_S:.0f} s")
+        at = Pointer.from_dict(pointer) if pointer is not None else None
+        run = open_run(self._plan.home, trial, config, at)
+        if before is not None and before.hosted.run.name != run.name:
+            self._forget(before)
+        with self._lock:
+            seen_run, seen = self._seen.get(trial, ("", 0))
+        run_id = _run_id(run.store)
+        hosted = self._host(run, run_id, seen=seen if seen_run == run.name else run.base)
+        with self._lock:
+            self._entries[trial] = _Entry(token, hosted, run_id)
+            self._by_run[run.name] = hosted
+
+    def next(self, trial: str, token: str, timeout_s: float) -> Report | Ended | None:
+        """A trial's next report, or its end; None: ask again."""
+        entry = self._entry(trial, token)
+        if entry is None:
+            return Ended(why="another process has this trial")
+        try:
+            return entry.hosted.next(timeout_s)
+        except (MetricMissing, NotLive) as exc:
+            self._fatal = str(exc)
+            raise
+
+    def save(self, trial: str, token: str, timeout_s: float) -> dict[str, Any] | None:
+        """A pointer to a durable checkpoint of where the trial is; None: ask again."""
+        entry = self._entry(trial, token)
+        if entry is None:
+            raise SpotrayError(f"another process has trial {trial}")
+        pointer = entry.hosted.save(timeout_s)
+        return pointer.to_dict() if pointer is not None else None
+
+    def leave(self, trial: str, token: str) -> None:
+        """A trial's Tune process ends, or turns to another trial."""
+        entry = self._entry(trial, token)
+        if entry is not None:
+            entry.hosted.stop("its Tune process ended")
+
+    # -- for the driver ------------------------------------------------------------------
+
+    def seen(self, trial: str, run: str, iteration: int) -> None:
+        """Tune has reports of a run up to this one; told before the trial goes on."""
+        with self._lock:
+            self._seen[trial] = (run, iteration)
+
+    def trials_that_fit(self) -> int:
+        """Trials for which there is room, or will be when the autoscaler has done its part."""
+        job = self._plan.job
+        slots = max(self._pool.slots(), possible_workers(job.needs) or 0)
+        return slots // job.least
+
+    def stop(self, trial: str, why: str, is_final: bool) -> dict[str, Any]:
+        """Tune ends a trial, or lets it pause; metrics of the end of training if it came to it."""
+        with self._lock:
+            entry = self._entries.get(trial)
+        if entry is None:
+            return {}
+        entry.is_final |= is_final
+        entry.hosted.stop(why)
+        return entry.hosted.final()
+
+    def running(self) -> list[str]:
+        """Trials that were begun and did not end."""
+        with self._lock:
+            entries = dict(self._entries)
+        return [trial for trial, entry in entries.items() if not entry.hosted.is_over]
+
+    def fatal(self) -> str:
+        """Why no trial can go on; empty if they can."""
+        return self._fatal
+
+    def close(self, status: str, why: str = "") -> None:
+        """Stop what runs, and write what is left.
+
+        Args:
+            status: How the sweep ended: finished, failed or interrupted.
+            why: The reason.
+        """
+        with self._lock:
+            entries = list(self._entries.values())
+        for entry in entries:
+            entry.hosted.stop("the sweep ends")
+        until = time.monotonic() + _END_S
+        for entry in entries:
+            entry.hosted.join(max(0.0, until - time.monotonic()))
+        self._closing.set()
+        self._ticker.join(timeout=_END_S)
+        if status == "finished":
+            for entry in entries:
+                self._forget(entry)
+            self._forget_now(wait_s=_SWEEP_S)
+        self._pool.close()
+        self._nodes.close()
+        self._journal.append(
+            JobEnded(at_s=time.time(), job=self._plan.name, status=status, why=why)
+        )
+        for journal in (self._facts, self._journal):
+            try:
+                if journal is not None:
+                    journal.close()
+            except JournalError as exc:  # must not hide how the sweep ended
+                log.warning("facts of sweep %s are lost: %s", self._plan.name, exc)
+
+    # -- inside ---------------------------------------------------------------------------
+
+    def _host(self, run: RunFolder, run_id: str, *, seen: int) -> Hosted:
+        sweep = ray.get_runtime_context().current_actor
+        workers = self._pool.join(run.trial)
+
+        def begin() -> TrialLife:
+            return TrialLife(self._plan.job, run, run_id=run_id, workers=workers, sweep=sweep)
+
+        hosted = Hosted(run, seen=seen, begin=begin, seat=workers, needs=self._plan.needs)
+        workers.on_limit(hosted.limit)
+        return hosted
+
+    def _entry(self, trial: str, token: str) -> _Entry | None:
+        with self._lock:
+            entry = self._entries.get(trial)
+            return entry if entry is not None and entry.token == token else None
+
+    def _tick(self) -> None:
+        while not self._closing.is_set():
+            try:
+                if self._facts is not None:
+                    self._facts.look()
+                self._pool.look()
+                self._forget_the_ended()
+            except Exception:  # the loop must live; the next look may do better
+                log.exception("the sweep could not look at its nodes")
+            self._closing.wait(LOOK_S)
+
+    def _forget_the_ended(self) -> None:
+        with self._lock:
+            entries = list(self._entries.values())
+        for entry in entries:
+            if entry.hosted.is_over and (entry.is_final or entry.hosted.is_through):
+                self._forget(entry)
+        if time.monotonic() - self._forgot_at > _FORGET_EVERY_S:
+            self._forget_now(wait_s=0.0)
+
+    def _forget(self, entry: _Entry) -> None:
+        with self._lock:
+            if not entry.is_forgotten:
+                entry.is_forgotten = True
+                self._to_forget.append(entry.run_id)
+
+    def _forget_now(self, *, wait_s: float) -> None:
+        """Give back the memory of runs that nobody will go on with, on all nodes."""
+        with self._lock:
+            run_ids, self._to_forget = self._to_forget, []
+        self._forgot_at = time.monotonic()
+        if not run_ids:
+            return
+        remove = ray.remote(num_cpus=0, max_retries=0)(forget_runs)
+        refs = [
+            remove.options(
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)
+            ).remote(run_ids, SHM_DIR)
+            for node_id in self._nodes.used_and_alive()
+        ]
+        if not wait_s:
+            return
+        try:
+            ray.get(refs, timeout=wait_s)
+        except RayError as exc:
+            log.warning("snapshots of ended trials may be left on some nodes: %s", exc)

@@ -1,0 +1,437 @@
+"""`SpotTuner`: Ray Tune's Tuner for machines that may be taken away."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import logging
+import os
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow.fs as pafs
+import ray
+import ray.cloudpickle
+import ray.tune
+import ray.util
+from ray.exceptions import RayError
+from ray.train.v2.api.config import ScalingConfig  # ray.train's own, as type checkers see it
+from ray.tune import ResultGrid, RunConfig, TuneConfig, Tuner
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from spotray.errors import ConfigError
+from spotray.storage import Store
+from spotray.train.config import SpotConfig
+from spotray.train.lease import Lease
+from spotray.train.placing import needs_of
+from spotray.train.trainer import _check_workers, _workers
+from spotray.tune.callback import SweepCallback
+from spotray.tune.checks import check_cluster, check_config, limited, metrics_needed, pauses
+from spotray.tune.grid import SpotResultGrid
+from spotray.tune.lives import JobPlan
+from spotray.tune.messages import NAMESPACE
+from spotray.tune.nodes import possible_workers, present_workers
+from spotray.tune.runs import TRIALS
+from spotray.tune.sweep import NODES, SweepCoordinator, SweepPlan
+from spotray.tune.trial import trainable
+
+log = logging.getLogger(__name__)
+
+FOLDER = "spotray"  # inside of the sweep's folder, beside Ray Tune's own files
+_ABOUT = "sweep.json"  # what a sweep is, for everybody
+_SETTINGS = "sweep.pkl"  # what `restore` needs of it
+_TUNER = "tuner.pkl"  # Ray Tune's own
+MOST_TRIALS = 32  # at once: each takes some 200 MB of the driver's node
+_CALL_S = 10.0
+_CLOSE_S = 120.0
+_THREADS = 32
+_STATE_EVERY_S = "2"  # Tune writes down how far it is; what is newer, runs tell again
+_LEAST_NODE_SHARE = 0.0001  # of Ray's resource "node:IP": as fine as Ray counts
+
+
+class SpotTuner:
+    """Tunes on the nodes that are there, through preemptions, with the same answer.
+
+    ::
+
+        tuner = spotray.SpotTuner(
+            train_loop,
+            param_space={"lr": ray.tune.loguniform(1e-4, 1e-1)},
+            tune_config=ray.tune.TuneConfig(metric="accuracy", mode="max", num_samples=8),
+            run_config=ray.tune.RunConfig(name="vit", storage_path="s3://bucket/sweeps"),
+            scaling_config=ray.train.ScalingConfig(num_workers=(1, 4)),
+        )
+        best = tuner.fit().get_best_result()
+
+    A trial's training loop is that of an `ElasticTrainer`, with a `spotray.Run` in it. Its
+    workers come and go without a change of its result, so trials share what nodes there
+    are. Losses of nodes never count as failures of a trial.
+
+    After each ``run.report`` the workers wait for the scheduler's decision, at the next
+    point between two steps. ``training_iteration`` counts the reports; each result has
+    ``step`` and ``epoch`` too.
+
+    Args:
+        train_loop: The training function, with or without a config argument.
+        param_space: What Ray Tune chooses each trial's config from.
+        tune_config: Ray Tune's. A scheduler must judge trials by their steps: one whose
+            ``time_attr`` is wall time is refused, since preemptions spend that too. Without
+            ``max_concurrent_trials``, as many trials run as the nodes hold.
+        run_config: Ray Tune's; ``storage_path`` must be reachable from all nodes.
+            ``FailureConfig(max_failures=)`` counts bugs of the training loop alone.
+        scaling_config: Ray Train's, of each trial; ``num_workers=(min, max)`` makes trials
+            elastic.
+        spot: How trials guard themselves; the defaults work.
+
+    Raises:
+        ConfigError: a setting makes no sense here.
+    """
+
+    def __init__(
+        self,
+        train_loop: Callable[..., Any],
+        *,
+        param_space: dict[str, Any] | None = None,
+        tune_config: TuneConfig | None = None,
+        run_config: RunConfig | None = None,
+        scaling_config: ScalingConfig | None = None,
+        spot: SpotConfig | None = None,
+    ) -> None:
+        self.train_loop = train_loop
+        self.param_space = dict(param_space or {})
+        self.tune_config = tune_config or TuneConfig()
+        self.run_config = _named(run_config or RunConfig())
+        self.scaling_config = scaling_config or ScalingConfig()
+        self.spot = spot or SpotConfig()
+        self._needs = metrics_needed(self.tune_config)
+        self._pauses = pauses(self.tune_config.scheduler)
+        self._restore: dict[str, Any] | None = None  # what Tuner.restore is given
+        _check_workers(self.scaling_config)
+        check_config(self.tune_config, self.run_config)
+
+    @classmethod
+    def restore(
+        cls,
+        path: str | os.PathLike[str],
+        train_loop: Callable[..., Any],
+        *,
+        resume_unfinished: bool = True,
+        resume_errored: bool = False,
+        restart_errored: bool = False,
+        param_space: dict[str, Any] | None = None,
+        scaling_config: ScalingConfig | None = None,
+        spot: SpotConfig | None = None,
+        storage_filesystem: pafs.FileSystem | None = None,
+    ) -> SpotTuner:
+        """Go on with a sweep whose driver ended, by `fit`.
+
+        Trials that ended stay ended; the others go on from their newest saved state, and the
+        searcher's state is kept.
+
+        Args:
+            path: The sweep's folder, ``storage_path/name``.
+            train_loop: The same training function.
+            resume_unfinished: As `ray.tune.Tuner.restore` has it; so the next three.
+            resume_errored: Trials in error go on too.
+            restart_errored: They begin anew.
+            param_space: The same, for objects in it that a new cluster does not know.
+            scaling_config: Instead of the sweep's own.
+            spot: Instead of the sweep's own.
+            storage_filesystem: If ``path`` is a path inside of it.
+
+        Raises:
+            ConfigError: the folder is no sweep's, or the sweep's training loop is another.
+        """
+        folder = os.fspath(path).rstrip("/")
+        home = Store.at(folder, filesystem=storage_filesystem)
+        about = _about(home)
+        if about is None or not home.exists(_TUNER):
+            raise ConfigError(
+                f"{home.url} holds no sweep (looked for {FOLDER}/{_ABOUT} and {_TUNER}): give the "
+                "folder storage_path/name of one that SpotTuner.fit() began"
+            )
+        if (name := _loop_name(train_loop)) != about["loop"]:
+            raise ConfigError(
+                f"the sweep in {home.url} trains {about['loop']!r} and not {name!r}: give that "
+                "training function, or begin another sweep"
+            )
+        settings = ray.cloudpickle.loads(home.child(FOLDER).read(_SETTINGS))
+        parent, _, last = folder.rpartition("/")
+        tuner = cls(
+            train_loop,
+            param_space=param_space,
+            tune_config=settings["tune_config"],
+            run_config=RunConfig(
+                name=last, storage_path=parent, storage_filesystem=storage_filesystem
+            ),
+            scaling_config=scaling_config or settings["scaling_config"],
+            spot=spot or settings["spot"],
+        )
+        tuner._needs, tuner._pauses = settings["needs"], settings["pauses"]
+        tuner._restore = {
+            "resume_unfinished": resume_unfinished,
+            "resume_errored": resume_errored,
+            "restart_errored": restart_errored,
+            "param_space": param_space,
+            "storage_filesystem": storage_filesystem,
+        }
+        return tuner
+
+    @classmethod
+    def can_restore(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        storage_filesystem: pafs.FileSystem | None = None,
+    ) -> bool:
+        """Whether `restore` will find a sweep in a folder."""
+        home = Store.at(os.fspath(path), filesystem=storage_filesystem)
+        return home.exists(f"{FOLDER}/{_ABOUT}") and home.exists(_TUNER)
+
+    @property
+    def sweep_dir(self) -> str:
+        """The sweep's folder, for ``spotray status``, ``spotray cost`` and `restore`."""
+        return self._home().url
+
+    def fit(self) -> ResultGrid:
+        """Tune to the end.
+
+        Returns:
+            Ray Tune's grid of results; ``result.checkpoint`` is the trial's last durable
+            checkpoint, readable by `torch.distributed.checkpoint`. A trial whose training
+            loop failed is in it, with its error.
+
+        Raises:
+            ConfigError: the storage cannot be written or holds a sweep of this name, or no
+                trial can run: its workers do not fit into the cluster, the metric is not
+                reported, the searcher cannot take the search space, live recovery cannot
+                serve the loop.
+        """
+        home = self._home()
+        own = home.child(FOLDER)
+        own.check_writable()
+        if self._restore is None and home.list(TRIALS):
+            raise ConfigError(
+                f"{home.url} holds a sweep: go on with it by SpotTuner.restore({home.url!r}, "
+                "train_loop), or give this one another name"
+            )
+        if ray.util.client.ray.is_connected():
+            raise ConfigError("SpotTuner runs on the cluster: submit it as a job, not by ray://")
+        if not ray.is_initialized():
+            ray.init()
+        check_cluster(self.scaling_config)
+        lease = Lease(own, str(self.run_config.name))
+        lease.take()
+        try:
+            self._describe(own)
+            return self._tune(home)
+        finally:
+            lease.give_back()
+
+    # -- inside ------------------------------------------------------------------------
+
+    def _home(self) -> Store:
+        filesystem = self.run_config.storage_filesystem
+        path = str(self.run_config.storage_path)
+        return Store.at(path, filesystem=filesystem).child(str(self.run_config.name))
+
+    def _describe(self, own: Store) -> None:
+        """Write down what the sweep is."""
+        least, most = _workers(self.scaling_config)
+        about = {
+            "name": str(self.run_config.name),
+            "metric": self.tune_config.metric,
+            "mode": self.tune_config.mode,
+            "loop": _loop_name(self.train_loop),
+            "num_samples": self.tune_config.num_samples,
+            "min_workers": least,
+            "max_workers": most,
+        }
+        own.write(_ABOUT, json.dumps(about).encode())
+        settings = {
+            "scaling_config": self.scaling_config,
+            "spot": self.spot,
+            # Search and scheduling are Tune's to restore; what they want is ours to know.
+            "tune_config": replace(self.tune_config, search_alg=None, scheduler=None),
+            "needs": self._needs,
+            "pauses": self._pauses,
+        }
+        if self._restore is None:
+            own.write(_SETTINGS, ray.cloudpickle.dumps(settings))
+
+    def _tune(self, home: Store) -> ResultGrid:
+        name = str(self.run_config.name)
+        actor_name = f"spotray-sweep-{name}"
+        sweep = self._start_sweep(home, actor_name)
+        status, why = "failed", ""
+        try:
+            with _environment(
+                TUNE_GLOBAL_CHECKPOINT_S=os.environ.get("TUNE_GLOBAL_CHECKPOINT_S", _STATE_EVERY_S),
+                TUNE_RESULT_BUFFER_LENGTH="1",  # a decision comes before any further step
+            ):
+                grid = self._tuner(home, actor_name).fit()
+            ended = all(trial.is_finished() for trial in grid._experiment_analysis.trials)
+            status = "finished" if ended else "interrupted"
+            return SpotResultGrid(grid._experiment_analysis)
+        except KeyboardInterrupt:
+            status = "interrupted"
+            raise
+        except Exception as exc:
+            why = _fatal(sweep) or str(exc)[-300:]
+            if fatal := _fatal(sweep):
+                raise ConfigError(fatal) from exc
+            if isinstance(exc, ValueError | TypeError | AssertionError):
+                line = " ".join(str(exc).split())
+                raise ConfigError(f"Ray Tune does not take this sweep: {line}") from exc
+            raise
+        finally:
+            _end(sweep, status, why)
+
+    def _tuner(self, home: Store, actor_name: str) -> Tuner:
+        bundle, selector = self._place()
+        cls = trainable(
+            _class_name(self.train_loop),
+            sweep_actor=actor_name,
+            bundle=bundle,
+            selector=selector,
+        )
+        if self._restore is not None:
+            return Tuner.restore(home.url, cls, **self._restore)
+        search, limit = limited(self.tune_config, most=self._most_trials())
+        callback = SweepCallback(actor_name, limit=limit)
+        return Tuner(
+            cls,
+            param_space=self.param_space,
+            tune_config=replace(
+                self.tune_config,
+                search_alg=search,
+                reuse_actors=True,
+                max_concurrent_trials=None,  # in the searcher, or in the processes' resources
+            ),
+            run_config=replace(
+                self.run_config, callbacks=[callback, *(self.run_config.callbacks or [])]
+            ),
+        )
+
+    def _place(self) -> tuple[dict[str, float], dict[str, str]]:
+        """Where trials' Tune processes run: with the driver, whose loss ends the sweep anyway.
+
+        They take nothing that a worker could want. Where a scheduler pauses trials so that
+        others get their turn, the node holds only so many of them as can run.
+        """
+        node_id = ray.get_runtime_context().get_node_id()
+        node = next(node for node in ray.nodes() if node["NodeID"] == node_id)
+        share = _LEAST_NODE_SHARE * 10
+        if self._pauses:
+            share = int(1 / _LEAST_NODE_SHARE / self._trials_at_once()) * _LEAST_NODE_SHARE
+        return {f"node:{node['NodeManagerAddress']}": share}, {"ray.io/node-id": node_id}
+
+    def _most_trials(self) -> int:
+        return self.tune_config.max_concurrent_trials or MOST_TRIALS
+
+    def _trials_at_once(self) -> int:
+        """Trials for which the cluster has the least number of workers."""
+        needs = needs_of(self.scaling_config)
+        workers = max(possible_workers(needs) or 0, present_workers(needs))
+        return max(1, min(self._most_trials(), workers // _workers(self.scaling_config)[0]))
+
+    def _start_sweep(self, home: Store, actor_name: str) -> Any:
+        """The sweep's coordinator, on the driver's node."""
+        least, most = _workers(self.scaling_config)
+        journal = self.spot.cluster_journal or os.environ.get("SPOTRAY_JOURNAL", "")
+        plan = SweepPlan(
+            name=str(self.run_config.name),
+            home=home,
+            job=JobPlan(
+                loop=self.train_loop,
+                spot=self.spot,
+                least=least,
+                most=most,
+                needs=needs_of(self.scaling_config),
+                cluster_journal=journal or home.child(*NODES).url,
+            ),
+            scaling_config=self.scaling_config,
+            needs=self._needs,
+            writes_nodes=not journal,
+        )
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        actor = ray.remote(SweepCoordinator).options(
+            name=actor_name,
+            namespace=NAMESPACE,
+            num_cpus=0,
+            # Workers that meet or ask hold a thread each, and so does each trial.
+            max_concurrency=_THREADS + 2 * self._most_trials() * (1 + most),
+            max_restarts=0,
+            scheduling_strategy=here,
+        )
+        try:
+            return actor.remote(plan)
+        except ValueError as exc:
+            raise ConfigError(
+                f"a sweep named {plan.name!r} is running on this cluster: wait for its end, or "
+                "give this one another name"
+            ) from exc
+
+
+def _named(config: RunConfig) -> RunConfig:
+    name = config.name or f"sweep-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
+    return replace(config, name=name)
+
+
+def _about(home: Store) -> dict[str, Any] | None:
+    """What a sweep wrote down of itself; None if there is none."""
+    try:
+        about = json.loads(home.child(FOLDER).read(_ABOUT))
+    except FileNotFoundError:
+        return None
+    except ValueError as exc:
+        raise ConfigError(f"{home.url}/{FOLDER}/{_ABOUT} is damaged: {exc}") from exc
+    return about if isinstance(about, dict) and "loop" in about else None
+
+
+def _loop_name(loop: Callable[..., Any]) -> str:
+    """By which a training function is known again, also as part of another module."""
+    while isinstance(loop, functools.partial):
+        loop = loop.func
+    return str(getattr(loop, "__qualname__", type(loop).__qualname__))
+
+
+def _class_name(loop: Callable[..., Any]) -> str:
+    return re.sub(r"\W+", "_", _loop_name(loop).rpartition(".")[2]).strip("_") or "train_loop"
+
+
+@contextlib.contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Environment variables for a while: Tune has no arguments for these."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _fatal(sweep: Any) -> str:
+    """Why no trial could go on; empty if that is not why the sweep ended."""
+    try:
+        return str(ray.get(sweep.fatal.remote(), timeout=_CALL_S))
+    except RayError as exc:
+        log.warning("the sweep's coordinator did not answer: %s", exc)
+        return ""
+
+
+def _end(sweep: Any, status: str, why: str) -> None:
+    try:
+        ray.get(sweep.close.remote(status, why), timeout=_CLOSE_S)
+    except RayError as exc:
+        log.warning("the sweep's coordinator did not end well: %s", exc)
+    ray.kill(sweep)
