@@ -10,8 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
-from typing import Any, ClassVar
+from typing import Any
 
 from spotray.checkpoint import manifest as manifests
 from spotray.checkpoint.manifest import Manifest
@@ -20,6 +19,7 @@ from spotray.events import ResizeAgreed, Restored, Warned
 from spotray.train.capture import Captured, digest
 from spotray.train.hyperparameters import own_hyperparameters
 from spotray.train.restoring import Stored, newest_pieces, newest_stored, read_stored, send
+from spotray.train.riders import Wish
 from spotray.train.saving import Saver
 from spotray.train.session import Progress, Session
 from spotray.train.sharded import layout_of, split_pieces
@@ -32,22 +32,6 @@ log = logging.getLogger(__name__)
 Metrics = Mapping[str, Any]
 
 _STAND_STILL_S = 60.0  # then nobody moved this worker group, and it goes on
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What rank 0 wants done after this step; 0 or 1 each."""
-
-    snapshot: float = 0.0
-    notice: float = 0.0  # a snapshot because of a notice
-    checkpoint: float = 0.0
-    stop: float = 0.0
-    durable: float = 0.0  # with stop: the state must reach storage
-    FIELDS: ClassVar[tuple[str, ...]] = ("snapshot", "notice", "checkpoint", "stop", "durable")
-
-    @classmethod
-    def from_riders(cls, riders: Sequence[float]) -> Wish:
-        return cls(*riders)
 
 
 class Keeper:
@@ -282,26 +266,22 @@ class Keeper:
 
     # -- keeping ---------------------------------------------------------------
 
-    def wishes(self) -> list[float]:
+    def wish(self) -> Wish:
         """What this worker wants done after the step under way; rank 0 speaks for all."""
         if self._session is None or self._world.rank != 0:
-            return [0.0] * len(Wish.FIELDS)
+            return Wish()
         link = self._session.link
         stop = link.asks_to_stop() if link is not None else None
         deadline_s = link.notice_deadline_s() if link is not None else None
         noticed = deadline_s is not None and deadline_s != self._notice_kept_s
         if stop is not None:
             self._stop_why = stop.why
-        return list(
-            astuple(
-                Wish(
-                    snapshot=float(self.saver.wants_snapshot()),
-                    notice=float(noticed),
-                    checkpoint=float(self.saver.wants_checkpoint(noticed=noticed)),
-                    stop=float(stop is not None),
-                    durable=float(stop is not None and stop.durable),
-                )
-            )
+        return Wish(
+            snapshot=float(self.saver.wants_snapshot()),
+            notice=float(noticed),
+            checkpoint=float(self.saver.wants_checkpoint(noticed=noticed)),
+            stop=float(stop is not None),
+            durable=float(stop is not None and stop.durable),
         )
 
     def step_done(
@@ -446,6 +426,3 @@ class Keeper:
     def _journal(self, event: Restored | ResizeAgreed | Warned) -> None:
         if self._session is not None:
             self._session.journal.append(event)
-
-
-assert tuple(f.name for f in fields(Wish)) == Wish.FIELDS, "riders follow the order of the fields"

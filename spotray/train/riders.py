@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 
 from spotray.errors import ConfigError
 from spotray.train.audit import Tally
-from spotray.train.keeper import Wish
 from spotray.train.loader import Shard
 
-_NAMED = 3 + len(Wish.FIELDS)  # loss, samples, step, wishes
 _STEP_CYCLE = 1024  # steps are compared modulo this: the sum over shards stays exact
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What rank 0 wants done after this step; 0 or 1 each."""
+
+    snapshot: float = 0.0
+    notice: float = 0.0  # a snapshot because of a notice
+    checkpoint: float = 0.0
+    stop: float = 0.0
+    durable: float = 0.0  # with stop: the state must reach storage
+
+
+_NAMED = 3 + len(fields(Wish))  # loss, samples, step, wishes
 
 
 @dataclass(frozen=True)
@@ -34,20 +46,18 @@ class Riders:
         self._tally = tally
         self.count = _NAMED + (len(tally.counts) if tally is not None else 0)
 
-    def of(
-        self, shard: Shard, *, loss: float, step: int, wishes: Sequence[float] | None
-    ) -> list[float]:
+    def of(self, shard: Shard, *, loss: float, step: int, wish: Wish) -> list[float]:
         """The numbers of one shard.
 
         Args:
             shard: It counts for nothing if it is not real.
             loss: Its part of the mean over the global batch.
             step: Steps done before this one.
-            wishes: Of this worker; None: with another of its shards.
+            wish: Of this worker, with one of its shards; with the others none.
         """
         riders = [loss]
         riders += [float(len(shard.ids)), float(step % _STEP_CYCLE)] if shard.real else [0.0, 0.0]
-        riders += wishes if wishes is not None else [0.0] * len(Wish.FIELDS)
+        riders += astuple(wish)
         if self._tally is not None:
             riders += self._tally.uses(shard)
         return riders
@@ -65,4 +75,4 @@ class Riders:
             )
         if self._tally is not None:
             self._tally.add(list(total[_NAMED:]))
-        return Agreed(total[0], round(total[1]), Wish.from_riders(total[3:_NAMED]))
+        return Agreed(total[0], round(total[1]), Wish(*total[3:_NAMED]))

@@ -18,7 +18,7 @@ from spotray.train.audit import Tally
 from spotray.train.capture import Captured
 from spotray.train.determinism import use_deterministic_kernels
 from spotray.train.gradients import GradientExchange, wire_dtype_of
-from spotray.train.keeper import Keeper, Wish
+from spotray.train.keeper import Keeper
 from spotray.train.loader import FORWARD_STREAM, Shard, ShardSource, seed_streams, to_device
 from spotray.train.meeting import Meetings
 from spotray.train.member import LeftJob, Reenter
@@ -26,7 +26,7 @@ from spotray.train.open_step import MicroBatch, OpenStep
 from spotray.train.optim import ElasticGradScaler
 from spotray.train.order import check_batch_sizes
 from spotray.train.reporting import Reports, teller
-from spotray.train.riders import Riders
+from spotray.train.riders import Riders, Wish
 from spotray.train.session import Session
 from spotray.train.sharded import ShardedGradients, is_sharded
 from spotray.train.state import Position, Stateful, TrainState, weights_sha256
@@ -296,7 +296,7 @@ class Run:
             micro.shard,
             loss=float(loss.detach()) / scale * micro.weight,
             step=self.step,
-            wishes=ready.keeper.wishes() if micro.shard.last else None,
+            wish=ready.keeper.wish() if micro.shard.last else Wish(),
         )
         ready.exchange.collect(index, weight=micro.weight, riders=riders)
         if ready.meetings.warming_up:  # the first pass is done: this newcomer is ready

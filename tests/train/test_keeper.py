@@ -26,7 +26,8 @@ from spotray.events import (
 from spotray.storage import Store
 from spotray.train import session as session_module
 from spotray.train.config import SpotConfig
-from spotray.train.keeper import Keeper, Wish
+from spotray.train.keeper import Keeper
+from spotray.train.riders import Wish
 from spotray.train.run import Run
 from spotray.train.session import Progress, Session, StopRequest
 from spotray.train.state import TrainState
@@ -135,9 +136,9 @@ def test_rank_0_alone_wishes(tmp_path: Path) -> None:
         kept_alone(session_in(tmp_path / str(rank), World(rank=rank, size=2), link=link))
         for rank in (0, 1)
     )
-    wish = Wish.from_riders(first.wishes())
+    wish = first.wish()
     assert (wish.stop, wish.durable, wish.notice) == (1.0, 1.0, 1.0)
-    assert second.wishes() == [0.0] * len(Wish.FIELDS)
+    assert second.wish() == Wish()
 
 
 def kept_alone(session: Session) -> tuple[Keeper, Box]:
@@ -212,7 +213,7 @@ def test_a_checkpoint_that_fails_is_told_and_the_next_one_is_tried(tmp_path: Pat
     session = session_in(tmp_path, World(), store=store, checkpoint_interval_s=1e-9)
     keeper, _ = kept(session)
     failing.append("write __0_")
-    assert Wish.from_riders(keeper.wishes()).checkpoint == 1.0
+    assert keeper.wish().checkpoint == 1.0
     keeper.step_done(1, 0, None, Wish(checkpoint=1.0))
     _end_threads(keeper)
     failing.clear()
@@ -220,7 +221,7 @@ def test_a_checkpoint_that_fails_is_told_and_the_next_one_is_tried(tmp_path: Pat
     (warned,) = events(session, Warned)
     assert "No space left on device" in warned.what
     assert "\n" not in warned.what
-    assert Wish.from_riders(keeper.wishes()).checkpoint == 1.0
+    assert keeper.wish().checkpoint == 1.0
     keeper.step_done(3, 0, None, Wish(checkpoint=1.0))
     _end_threads(keeper)
     keeper.step_done(4, 0, None, Wish())

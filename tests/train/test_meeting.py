@@ -13,12 +13,13 @@ from spotray.errors import ConfigError, WorldBroken
 from spotray.events import Restored
 from spotray.storage import Store
 from spotray.train.config import SpotConfig
-from spotray.train.keeper import Keeper, Wish
+from spotray.train.keeper import Keeper
 from spotray.train.meeting import Meetings
 from spotray.train.member import LeftJob, Member, Reenter
 from spotray.train.membership import Roster
 from spotray.train.messages import GO_ON, MEET, SAVE, STOP, Ask, Assignment
 from spotray.train.reporting import Reports
+from spotray.train.riders import Wish
 from spotray.train.session import Session
 from spotray.train.state import Position, TrainState
 from spotray.train.world import World

@@ -7,9 +7,8 @@ import pytest
 
 from spotray.errors import ConfigError
 from spotray.train.audit import Tally
-from spotray.train.keeper import Wish
 from spotray.train.loader import Shard
-from spotray.train.riders import Riders
+from spotray.train.riders import Riders, Wish
 from tests.train.jobs import Memory
 
 SHARDS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]  # sample ids; the last batch is short
@@ -23,12 +22,11 @@ def total_of(
     riders: Riders, steps: list[int], *, wish: Wish | None = None, idle: int = 0
 ) -> list[float]:
     """The sum over all shards, each of a worker at one of ``steps``; the first one wishes."""
-    wishes = [*vars(wish or Wish()).values()]
     rows = [
-        riders.of(shard(i), loss=(i + 1) / 10, step=step, wishes=wishes if i == 0 else None)
+        riders.of(shard(i), loss=(i + 1) / 10, step=step, wish=wish if wish and i == 0 else Wish())
         for i, step in enumerate(steps)
     ]
-    rows += [riders.of(shard(0, real=False), loss=0.0, step=steps[0], wishes=None)] * idle
+    rows += [riders.of(shard(0, real=False), loss=0.0, step=steps[0], wish=Wish())] * idle
     assert {len(row) for row in rows} == {riders.count}
     return [sum(column) for column in zip(*rows, strict=True)]
 
