@@ -111,6 +111,35 @@ class Memory:
         return
 
 
+class Parts:
+    """A model with everything that a run can keep beside it, prepared; ``raw`` is unwrapped."""
+
+    def __init__(self, run: Run, *, model: str, amp: str, samples: int) -> None:
+        self._run, self._autocast = run, bool(amp)
+        self.raw = net = MODELS[model]()
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=amp == "scaler")
+        parts = run.prepare(net, optimizer, scheduler, scaler, Counter(), Images(samples))
+        self.net, self.optimizer, self.scheduler, self.scaler, self.counter, self.loader = parts
+        self.net.train()
+
+    def learn(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        """One micro-batch, as a loop with all of them has it."""
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._autocast):
+            loss = F.cross_entropy(self.net(x), y)
+        self._run.backward(self.scaler.scale(loss))
+        self.scaler.unscale_(self.optimizer)
+        torch.nn.utils.clip_grad_norm_(self.net.parameters(), 0.5)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        self.scheduler.step()
+        if self._run._complete:
+            self.counter.batches += 1
+            self.counter.history[self._run.step % 3] = self._run.step
+
+
 def train(
     world: World,
     folder: str | None,
@@ -147,48 +176,28 @@ def train(
         run = Run(reduction=reduction, **arguments)  # type: ignore[arg-type]
         if session is None:
             run._world = world
-        net = MODELS[model]()
-        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
-        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20)
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=amp == "scaler")
-        counter = Counter()
-        net, optimizer, scheduler, scaler, counter, loader = run.prepare(
-            net, optimizer, scheduler, scaler, counter, Images(samples)
-        )
-        net.train()
+        parts = Parts(run, model=model, amp=amp, samples=samples)
         for _ in run.epochs(epochs):
-            for x, y in loader:
-                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bool(amp)):
-                    loss = F.cross_entropy(net(x), y)
-                run.backward(scaler.scale(loss))
-                scaler.unscale_(optimizer)
-                torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
-                scaler.step(optimizer)
-                scaler.update()
-                optimizer.zero_grad()
-                scheduler.step()
+            for x, y in parts.loader:
+                parts.learn(x, y)
                 if run._complete:
                     losses.append((run.step + 1, run.loss))
-                    counter.batches += 1
-                    counter.history[run.step % 3] = run.step
                 if stop_at is not None and run.step + run._complete >= stop_at and run._complete:
                     run._end_step()
                     _settle(run)
-                    raw = getattr(net, "module", net)
                     return {
                         "events": journal.events,
                         "losses": losses,
-                        "state": _plain(raw, optimizer, scheduler),
+                        "state": _plain(parts),
                         "step": run.step,
                     }
         run.finish()
-        raw = getattr(net, "module", net)
         return {
             "events": journal.events,
             "losses": losses,
             "step": run.step,
-            "counter": counter.batches,
-            "state": _plain(raw, optimizer, scheduler),
+            "counter": parts.counter.batches,
+            "state": _plain(parts),
             "sha256": run._weights,
         }
     finally:
@@ -205,10 +214,10 @@ def _settle(run: Run) -> None:
         saver.collect()
 
 
-def _plain(net: nn.Module, optimizer: Any, scheduler: Any) -> dict[str, Any]:
-    state = {f"net/{k}": v.numpy().copy() for k, v in net.state_dict().items()}
-    for i, slot in optimizer.state_dict()["state"].items():
+def _plain(parts: Parts) -> dict[str, Any]:
+    state = {f"net/{k}": v.numpy().copy() for k, v in parts.raw.state_dict().items()}
+    for i, slot in parts.optimizer.state_dict()["state"].items():
         for key, value in slot.items():
             state[f"optimizer/{i}/{key}"] = np.asarray(value)
-    state["lr"] = np.asarray(scheduler.get_last_lr())
+    state["lr"] = np.asarray(parts.scheduler.get_last_lr())
     return state

@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import ray
-from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
+from ray.train import FailureConfig, TrainingFailedError
 
-from spotray import ConfigError, ElasticTrainer, SpotConfig
+from spotray import ConfigError, ElasticTrainer
 from spotray.clock import SystemClock, wait_until
 from spotray.events import (
-    EpochAudited,
     Event,
     FellBack,
     JobEnded,
@@ -29,74 +27,30 @@ from spotray.events import (
 from spotray.lab.lab import Lab
 from spotray.lab.scenario import Scenario, ScriptedEvent
 from spotray.ledger.recovery import Recovery, summarize_recoveries
-from spotray.ledger.rundir import load_run
-from tests.train.ray_jobs import elastic_loop, plain_loop
+from tests.train import ray_lab
+from tests.train.ray_jobs import plain_loop
+from tests.train.ray_lab import (
+    STEPS_PER_EPOCH,
+    WORKERS,
+    assert_trained,
+    events_of,
+    of,
+    undisturbed,
+)
 from tests.train.workers import WorkerPool
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
 
-WORKERS = 3
-EPOCHS = 16  # of 5 steps
+EPOCHS = 16
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    journal = tmp_path_factory.mktemp("cluster")
-    with Lab(scenario=Scenario(workers=WORKERS, provisioning_s=1.0), journal=journal) as lab:
-        lab.wait_for_workers(WORKERS)
-        lab.connect(runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parents[2])}})
-        yield lab
-
-
-@pytest.fixture
-def cluster(lab: Lab) -> Lab:
-    """The lab with all its workers there again, and nothing of earlier jobs in their memory."""
-    lab.set_capacity(2 * WORKERS)
-    lab.wait_for_workers(WORKERS)
-    for node in lab.nodes():
-        for progress in node.shm_dir.glob("progress-*"):
-            progress.unlink()
-    return lab
-
-
-def trainer_of(
-    tmp_path: Path,
-    name: str,
-    *,
-    config: dict[str, Any] | None = None,
-    loop: Callable[..., None] = elastic_loop,
-    workers: tuple[int, int] = (1, WORKERS),
-    **run_config: Any,
-) -> ElasticTrainer:
-    return ElasticTrainer(
-        loop,
-        train_loop_config={"epochs": EPOCHS, "step_s": 0.2, **(config or {})},
-        scaling_config=ScalingConfig(num_workers=workers),
-        run_config=RunConfig(name=name, storage_path=str(tmp_path), **run_config),
-        spot=SpotConfig(snapshot_interval_s=0.5, checkpoint_interval_s=3.0, audit_samples=True),
-    )
-
-
-def of(events: list[Event], kind: type[Any]) -> list[Any]:
-    return [e for e in events if isinstance(e, kind)]
-
-
-def events_of(trainer: ElasticTrainer) -> list[Event]:
-    return list(load_run(trainer.run_dir).events)
+def trainer_of(tmp_path: Path, name: str, **more: Any) -> ElasticTrainer:
+    return ray_lab.trainer_of(tmp_path, name, epochs=EPOCHS, **more)
 
 
 def reached(trainer: ElasticTrainer, step: int) -> bool:
     """Whether the job is at or beyond a step."""
     return bool((trainer.status() or {"step": 0})["step"] >= step)
-
-
-def undisturbed(world: Any, epochs: int) -> str:
-    """The weights after the same loop in one process, without Ray."""
-    from spotray.train.state import weights_sha256
-
-    runs: list[Any] = []
-    elastic_loop({"epochs": epochs}, runs)
-    return weights_sha256(runs[0]._models)
 
 
 @pytest.fixture(scope="module")
@@ -106,14 +60,9 @@ def reference(workers: WorkerPool) -> str:
 
 def assert_unharmed(events: list[Event], reference: str) -> list[Recovery]:
     """The job ended as an undisturbed one, all of its steps are told; its recoveries."""
-    done = of(events, TrainingDone)[-1]
-    assert done.step == 5 * EPOCHS
-    assert done.weights_sha256 == reference
-    audits = {e.epoch: e.exactly_once for e in of(events, EpochAudited)}
-    assert audits == dict.fromkeys(range(EPOCHS), True)
-    assert of(events, JobEnded)[-1].status == "finished"
+    assert assert_trained(events, epochs=EPOCHS).weights_sha256 == reference
     told = {s for e in of(events, StepsDone) for s in range(e.first_step, e.last_step + 1)}
-    assert told == set(range(1, 5 * EPOCHS + 1))
+    assert told == set(range(1, STEPS_PER_EPOCH * EPOCHS + 1))
     return list(summarize_recoveries(events).recoveries)
 
 
