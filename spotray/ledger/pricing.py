@@ -29,17 +29,6 @@ class Money:
             unpriced_s=self.unpriced_s + other.unpriced_s,
         )
 
-    def share(self, frac: float) -> Money:
-        """A part of it, 0..1."""
-        return Money(
-            seconds=frac * self.seconds,
-            cost_usd=None if self.cost_usd is None else frac * self.cost_usd,
-            on_demand_cost_usd=(
-                None if self.on_demand_cost_usd is None else frac * self.on_demand_cost_usd
-            ),
-            unpriced_s=frac * self.unpriced_s,
-        )
-
 
 def saved_frac(parts: Iterable[Money]) -> float | None:
     """Of the on-demand cost; None where no part has both prices for all of its time."""

@@ -1,16 +1,11 @@
-"""A sweep at a glance: what each trial cost, how its time went, and what nobody used.
-
-A node's price is shared by the workers that are on it, whichever trial they serve. Time
-of a node without any worker is no trial's: it is told apart, so that the parts add up to
-what the sweep cost.
-"""
+"""A sweep at a glance: where each trial stands, what it cost and how its time went."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from numbers import Real
@@ -25,16 +20,19 @@ from spotray.events import (
     NoticeCancelled,
     NoticeReceived,
     Reported,
+    SnapshotTaken,
+    StepsDone,
 )
-from spotray.ledger.cost import CostSummary, cost_within, job_windows, node_facts
+from spotray.ledger.cost import job_windows, node_facts
 from spotray.ledger.goodput import Goodput, goodput
 from spotray.ledger.history import Group, groups
-from spotray.ledger.occupancy import Hits, RunLife, Stay, preemptions, run_lives, stays, trial_of
-from spotray.ledger.pricing import Life, Money, Prices, Span, clip, lives, saved_frac
+from spotray.ledger.occupancy import Hits, RunLife, preemptions, run_lives, stays, trial_of
+from spotray.ledger.pricing import Span
+from spotray.ledger.sharing import UNKNOWN_MARKET, Bill, SweepCost, market_of, share_cost
 from spotray.ledger.summary import job_state, warnings_in
 
 _News = NodeDown | NoticeReceived | NoticeCancelled
-_UNKNOWN = "unknown"
+_MANY = {StepsDone, Reported, SnapshotTaken}  # of which a long sweep has most, about no money
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,33 +48,6 @@ class SweepEvents:
     journals: tuple[str, ...] = ()  # URLs that were read
     damaged_lines: int = 0
     missing: tuple[str, ...] = ()  # one line for each thing that could not be read
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bill:
-    """One trial's part of the node time and its price."""
-
-    money: Money = field(default_factory=Money)
-    saved_frac: float | None = None  # of the on-demand cost, where both prices are known
-    by_market: Mapping[str, Money] = field(default_factory=dict)
-    unseen_nodes: int = 0  # had a worker of it, but nobody saw them come up
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepCost:
-    """What a sweep cost: ``trials``, ``idle`` and ``head`` add up to ``total``."""
-
-    total: CostSummary
-    trials: Mapping[str, Bill]
-    idle: Money  # of nodes without a worker of any trial
-    head: Money  # the same, of the head
-
-    @property
-    def overhead_frac(self) -> float | None:
-        """What no trial used, as a part of what the trials cost; None if that is unknown."""
-        used = sum((bill.money for bill in self.trials.values()), Money()).cost_usd
-        rest = (self.idle + self.head).cost_usd
-        return None if not used else (rest or 0.0) / used
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,10 +212,9 @@ class _Folded:
         self.metric = events.metric
         # A run tells of nodes too, where the sweep found no cluster that does.
         self.everything = [*everyones, *shared]
-        self.facts = node_facts(self.everything)
-        news = (
-            e for e in self.everything if isinstance(e, NodeDown | NoticeReceived | NoticeCancelled)
-        )
+        few = [event for event in self.everything if type(event) not in _MANY]
+        self.facts = node_facts(few)
+        news = (event for event in few if isinstance(event, _News))
         self.news = sorted(news, key=lambda event: event.at_s)
         jobs = [event for event in shared if isinstance(event, JobStarted | JobEnded)]
         self.jobs = sorted(jobs, key=lambda event: event.at_s)  # the sweep's own
@@ -253,15 +223,23 @@ class _Folded:
     def state(self) -> SweepState:
         hits = preemptions(self.stays, self.news)
         anyones = preemptions((replace(stay, trial="") for stay in self.stays), self.news)
-        markets = {e.node_id: _market(e) for e in self.facts if isinstance(e, NodeUp)}
+        ups = [event for event in self.facts if isinstance(event, NodeUp)]
+        ups.sort(key=lambda up: bool(up.market))  # who knows the market has the last word
+        markets = {up.node_id: market_of(up) for up in ups}
         down = {e.node_id for e in self.facts if isinstance(e, NodeDown)}
         workers: dict[str, Counter[str]] = defaultdict(Counter)
         for stay in self.stays:
             if stay.ended_by == "" and stay.node_id not in down:
-                workers[stay.trial][markets.get(stay.node_id, _UNKNOWN)] += stay.workers
+                workers[stay.trial][markets.get(stay.node_id, UNKNOWN_MARKET)] += stay.workers
         return SweepState(
             until_s=self.until_s,
-            cost=self._cost(),
+            cost=share_cost(
+                self.facts,
+                self.stays,
+                self.windows,
+                trials=[trial for trial, its_lives in self.lives.items() if its_lives],
+                until_s=self.until_s,
+            ),
             preemptions=anyones.get("", Hits()),
             presence={
                 trial: Presence(
@@ -274,44 +252,6 @@ class _Folded:
                 if its_lives
             },
         )
-
-    def _cost(self) -> SweepCost:
-        by_node: dict[str, list[Stay]] = defaultdict(list)
-        for stay in self.stays:
-            by_node[stay.node_id].append(stay)
-        prices = Prices(self.facts)
-        parts: dict[str, list[tuple[str, Money]]] = defaultdict(list)
-        idle = head = Money()
-        seen = set()
-        for life in lives(self.facts, until_s=self.until_s):
-            seen.add(life.up.node_id)
-            for span, workers in _shared(life, self.windows, by_node[life.up.node_id]):
-                money = prices.money(life, span)
-                if not workers and life.up.role == "head":
-                    head += money
-                elif not workers:
-                    idle += money
-                for trial, count in workers.items():
-                    share = money.share(count / workers.total())
-                    parts[trial].append((_market(life.up), share))
-        unseen: dict[str, set[str]] = defaultdict(set)
-        for stay in self.stays:
-            if stay.node_id not in seen:
-                unseen[stay.trial].add(stay.node_id)
-        return SweepCost(
-            total=cost_within(self.facts, self.windows, until_s=self.until_s),
-            trials={
-                trial: _bill(parts[trial], unseen_nodes=len(unseen[trial]))
-                for trial, its_lives in self.lives.items()
-                if its_lives
-            },
-            idle=idle,
-            head=head,
-        )
-
-
-def _market(up: NodeUp) -> str:
-    return up.market or ("spot" if up.spot else _UNKNOWN)
 
 
 def _until(events: Sequence[Event], until_s: float | None) -> Sequence[Event]:
@@ -332,40 +272,6 @@ def _windows(
     return [(low, high)] if low < high else []
 
 
-def _shared(
-    life: Life, windows: Sequence[Span], here: Iterable[Stay]
-) -> Iterator[tuple[Span, Counter[str]]]:
-    """A node's time inside the windows, cut where its workers change; by trial, their number."""
-    changes: dict[float, Counter[str]] = defaultdict(Counter)
-    for stay in here:
-        if stay.start_s < stay.end_s:
-            changes[stay.start_s][stay.trial] += stay.workers
-            changes[stay.end_s][stay.trial] -= stay.workers
-    spans = clip((life.start_s, life.end_s), windows)
-    edges = sorted({*changes, *(edge for span in spans for edge in span)})
-    inside = [any(low <= edge < high for low, high in spans) for edge in edges]
-    workers: Counter[str] = Counter()
-    for (start_s, end_s), is_inside in zip(pairwise(edges), inside, strict=False):
-        for trial, change in changes.get(start_s, {}).items():
-            workers[trial] += change
-            if not workers[trial]:
-                del workers[trial]
-        if is_inside:
-            yield (start_s, end_s), workers
-
-
-def _bill(parts: Sequence[tuple[str, Money]], *, unseen_nodes: int) -> Bill:
-    by_market: dict[str, Money] = {}
-    for market, money in parts:
-        by_market[market] = by_market.get(market, Money()) + money
-    return Bill(
-        money=sum(by_market.values(), Money()),
-        saved_frac=saved_frac(money for _, money in parts),
-        by_market=dict(sorted(by_market.items())),
-        unseen_nodes=unseen_nodes,
-    )
-
-
 def _trial_summary(
     trial: str, its_lives: Sequence[RunLife], folded: _Folded, state: SweepState
 ) -> TrialSummary:
@@ -376,7 +282,7 @@ def _trial_summary(
         ended_s[life.run] = life.end_s
     latest = its_lives[-1]
     job, why = job_state(latest.events)
-    histories = [groups(own) for own in runs.values()]
+    histories = {run: groups(own) for run, own in runs.items()}
     reported = [e for life in its_lives for e in life.events if isinstance(e, Reported)]
     last = reported[-1] if reported else None
     metrics = last.metrics if last is not None else {}
@@ -386,12 +292,12 @@ def _trial_summary(
         state=job,
         why=why,
         started_at_s=its_lives[0].start_s,
-        step=_step(groups(runs[latest.run])),
+        step=_step(histories[latest.run]),
         epoch=last.epoch if last is not None else None,
         metrics=metrics,
         metric=metric_of(metrics, folded.metric),
         presence=state.presence[trial],
-        steps_lost=sum(_steps_lost(history) for history in histories),
+        steps_lost=sum(_steps_lost(history) for history in histories.values()),
         goodput=_goodput_sum(goodput(own, until_s=ended_s[run]) for run, own in runs.items()),
         bill=state.cost.trials[trial],
     )

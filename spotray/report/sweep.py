@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spotray.ledger.pricing import Money
-from spotray.ledger.sweep import SweepCost
+from spotray.ledger.sharing import SweepCost
 from spotray.report.tables import usd
 
 

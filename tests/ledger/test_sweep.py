@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotray.events import Event, JobEnded, JobStarted, PriceChanged, Warned
+from spotray.events import Event, JobEnded, JobStarted, NodeUp, PriceChanged, Warned
 from spotray.ledger.pricing import Money
 from spotray.ledger.sweep import (
     SweepEvents,
@@ -189,6 +189,14 @@ def test_workers_are_told_as_long_as_their_node_lives() -> None:
     assert watch_sweep(story.told()).presence["one"].workers == 1
     story.at(2).ends("one")
     assert watch_sweep(story.told()).presence["one"].markets == {}
+
+
+def test_who_knows_a_nodes_market_has_the_last_word() -> None:
+    story = SweepStory()
+    story.starts("one", "a", "b")
+    story.up("a")
+    by_ray = [NodeUp(at_s=1.0, node_id=n, spot=True) for n in "ab"]
+    assert watch_sweep(story.told(*by_ray)).presence["one"].markets == {SPOT: 1, "spot": 1}
 
 
 def test_the_last_report_of_a_trial_counts_and_the_best_is_named() -> None:
