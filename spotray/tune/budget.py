@@ -8,11 +8,17 @@ Money that is not known is not taken for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from spotray.ledger.sweep import Bill, SweepState
+from spotray.errors import ConfigError
+from spotray.events import Event
+from spotray.ledger.cost import node_facts
+from spotray.ledger.describe import short
+from spotray.ledger.pricing import Prices, lives
+from spotray.ledger.sharing import Bill
+from spotray.ledger.sweep import SweepState
 from spotray.report.tables import duration, usd
 
 
@@ -70,6 +76,35 @@ def spending(state: SweepState, *, running: Collection[str]) -> Spending:
         ended_usd=tuple(bill.money.cost_usd or 0.0 for bill in ended),
         running_usd=tuple(bill.money.cost_usd or 0.0 for bill in under_way),
     )
+
+
+def check_prices(facts: Iterable[Event], *, max_cost_usd: float | None, now_s: float) -> None:
+    """Refuse a budget that nobody could keep, before the first trial starts.
+
+    Args:
+        facts: about the nodes that are there.
+        now_s: Unix seconds.
+
+    Raises:
+        ConfigError: there is a budget, and a node whose price is unknown.
+    """
+    if max_cost_usd is None:
+        return
+    known = node_facts(facts)
+    prices = Prices(known)
+    unknown = sorted(
+        life.up.name or short(life.up.node_id)
+        for life in lives(known, until_s=now_s)
+        if life.end_s >= now_s > life.start_s
+        and prices.money(life, (max(life.start_s, now_s - 1.0), now_s)).unpriced_s
+    )
+    if unknown:
+        raise ConfigError(
+            f"max_cost_usd is {max_cost_usd:g}, and no price is known of {len(unknown)} nodes "
+            f"({', '.join(unknown[:3])}{', ...' if len(unknown) > 3 else ''}): name a journal "
+            "that tells prices (SpotConfig.cluster_journal, SPOTRAY_JOURNAL), or leave "
+            "max_cost_usd out"
+        )
 
 
 def may_launch(spent: Spending, *, max_cost_usd: float | None, room: int) -> Verdict:

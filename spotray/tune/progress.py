@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from ray.tune import Callback
 
+from spotray.ledger.sharing import Bill
 from spotray.ledger.sweep import (
-    Bill,
     Presence,
     SweepState,
     best_trial,
@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0  # between two frames, and between two looks for news
 _LINE_S = 15.0  # between two lines about progress, where there is no terminal
+_REST = 20.0  # times as long as a look takes
 _KNOWN_STATES = {
     "PENDING": "pending",
     "RUNNING": "running",
@@ -201,7 +202,11 @@ _VERBS = {
 
 
 class JournalStatus:
-    """A sweep's state from its journals, for `Progress`; read at most every few seconds."""
+    """A sweep's state from its journals, for `Progress`; looked at only now and then.
+
+    That is every few seconds, and so seldom that it keeps no core busy, however much the
+    sweep told.
+    """
 
     def __init__(
         self,
@@ -217,19 +222,20 @@ class JournalStatus:
         """
         self._reader = SweepReader(sweep_dir)
         self._every_s, self._now_s = every_s, now_s
-        self._read_s: float | None = None
+        self._due_s = float("-inf")
         self._state: SweepState | None = None
 
     def __call__(self) -> SweepState | None:
-        """The state as it was a few seconds ago at most.
+        """The state as it was at the last look.
 
         Raises:
             JournalError: storage could not be read.
         """
         now_s = self._now_s()
-        if self._read_s is None or now_s - self._read_s >= self._every_s:
-            self._read_s = now_s
+        if now_s >= self._due_s:
+            self._due_s = now_s + self._every_s  # also if storage cannot be read
             self._state = watch_sweep(self._reader.poll(), until_s=now_s)
+            self._due_s = now_s + max(self._every_s, _REST * (self._now_s() - now_s))
         return self._state
 
 

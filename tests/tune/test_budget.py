@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spotray.errors import ConfigError
+from spotray.events import PriceChanged
 from spotray.ledger.sweep import watch_sweep
-from spotray.tune.budget import Spending, may_launch, spending
-from tests.ledger.sweep_story import HOUR_S, SweepStory, two_trials
+from spotray.tune.budget import Spending, check_prices, may_launch, spending
+from tests.ledger.sweep_story import HOUR_S, SPOT, SweepStory, two_trials
 
 
 def verdict(spent: Spending, budget: float | None = 10.0, room: int = 4) -> tuple[str, str]:
@@ -89,6 +91,23 @@ def test_a_sweep_that_just_began_is_not_judged_by_what_idled() -> None:
     state = watch_sweep(story.told(), until_s=HOUR_S)
     assert spending(state, running=["one"]).overhead_frac == 0.0
     assert spending(state, running=[]).overhead_frac == pytest.approx(1.0)
+
+
+def test_a_budget_without_prices_is_refused_before_anything_starts() -> None:
+    story = SweepStory()
+    story.up("gone", usd=None)
+    story.at(1).down("gone")
+    story.up("a")
+    check_prices(story.nodes, max_cost_usd=5.0, now_s=2 * HOUR_S)
+    story.up(*"bcde", usd=None)
+    check_prices(story.nodes, max_cost_usd=None, now_s=2 * HOUR_S)
+    with pytest.raises(ConfigError) as caught:
+        check_prices(story.nodes, max_cost_usd=5.0, now_s=2 * HOUR_S)
+    assert str(caught.value).startswith(
+        "max_cost_usd is 5, and no price is known of 4 nodes (i-b, i-c, i-d, ...): name a journal"
+    )
+    dearer = PriceChanged(at_s=1.5 * HOUR_S, market=SPOT, usd_per_hour=1.0)
+    check_prices([*story.nodes, dearer], max_cost_usd=5.0, now_s=2 * HOUR_S)
 
 
 @given(

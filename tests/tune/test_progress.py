@@ -270,6 +270,14 @@ def test_the_status_is_read_from_the_journals_now_and_then(tmp_path: Path) -> No
         assert second.presence["one"].workers == 1
 
 
+def test_a_sweep_that_takes_long_to_read_is_read_seldom(tmp_path: Path) -> None:
+    times = iter([0.0, 2.0, 39.9, 40.0, 40.0])  # the first look takes two seconds
+    status = JournalStatus(tmp_path, every_s=5.0, now_s=lambda: next(times))
+    first = status()
+    assert status() is first
+    assert status() is not first
+
+
 def test_quiet_ray_leaves_the_environment_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "RAY_AIR_NEW_OUTPUT"
     for before in (None, "1"):
