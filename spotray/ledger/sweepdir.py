@@ -29,14 +29,17 @@ NODES = ("spotray", "nodes")  # where the journal about nodes is
 DESCRIPTION = "spotray/sweep.json"
 
 
-def is_sweep(folder: str | os.PathLike[str]) -> bool:
+Folder = str | os.PathLike[str] | Store  # a path or a URL, or what is there
+
+
+def is_sweep(folder: Folder) -> bool:
     """Whether a folder is a sweep's, by its own file, or by the runs in it.
 
     Raises:
         ConfigError: the address is wrong.
         JournalError: storage could not be read.
     """
-    home = Store.at(folder)
+    home = _store(folder)
     try:
         return home.exists(DESCRIPTION) or any(
             has_journal(job_journal(home.child(TRIALS, run))) for run in home.folders(TRIALS)
@@ -48,19 +51,18 @@ def is_sweep(folder: str | os.PathLike[str]) -> bool:
 class SweepReader:
     """Follows a sweep's journals as they grow, and the runs as they begin."""
 
-    def __init__(self, sweep_dir: str | os.PathLike[str]) -> None:
-        """Take a sweep's folder (``storage_path/name``), a path or a URL.
+    def __init__(self, sweep_dir: Folder) -> None:
+        """Take a sweep's folder (``storage_path/name``).
 
         Raises:
             ConfigError: the address is wrong.
         """
-        self._home = Store.at(sweep_dir)
+        self._home = _store(sweep_dir)
         self._runs: dict[str, JournalReader] = {}
-        self._shared: dict[str, JournalReader] = {
-            store.url: JournalReader(store)
-            for store in (job_journal(self._home), self._home.child(*NODES))
-        }
-        self._own = job_journal(self._home).url
+        self._own = job_journal(self._home)
+        self._own_reader = JournalReader(self._own)
+        nodes = self._home.child(*NODES)
+        self._clusters = {nodes.url: JournalReader(nodes)}
         self._named: set[str] = set()  # journals that a run says are there
         self._events: dict[str, list[Event]] = {}
         self._about_all: list[Event] = []
@@ -84,17 +86,19 @@ class SweepReader:
             description = self._describe()
         except OSError as exc:
             raise JournalError(f"cannot read {self._home.url}: {exc}") from exc
+        fresh_own = self._poll_one(self._own.url, "sweep", self._own_reader)
+        self._open_named(fresh_own)
         for run, reader in self._runs.items():
             fresh = self._poll_one(run, f"trial {run}", reader)
-            for event in fresh:
-                if isinstance(event, JobStarted) and event.cluster_journal:
-                    self._open(event.cluster_journal)
+            self._open_named(fresh)
             self._events[run] = _merged(self._events.get(run, []), fresh)
-        for url, reader in self._shared.items():
-            fresh = self._poll_one(url, "cluster journal", reader)
-            if url != self._own:  # other jobs of the cluster are not this sweep
-                fresh = [e for e in fresh if not isinstance(e, JobStarted | JobEnded)]
-            self._about_all = _merged(self._about_all, fresh)
+        of_nodes = [
+            event
+            for url, reader in self._clusters.items()
+            for event in self._poll_one(url, "cluster journal", reader)
+            if not isinstance(event, JobStarted | JobEnded)  # of the cluster's other jobs
+        ]
+        self._about_all = _merged(self._about_all, fresh_own + of_nodes)
         return SweepEvents(
             sweep_dir=self._home.url,
             name=_text(description, "name") or "",
@@ -103,21 +107,27 @@ class SweepReader:
             runs={run: tuple(events) for run, events in self._events.items() if events},
             shared=tuple(self._about_all),
             damaged_lines=sum(
-                reader.damaged for reader in [*self._runs.values(), *self._shared.values()]
+                reader.damaged
+                for reader in [self._own_reader, *self._runs.values(), *self._clusters.values()]
             ),
             missing=tuple(self._missing.values()),
         )
 
-    def _open(self, url: str) -> None:
-        try:
-            store = Store.at(url)
-        except ConfigError as exc:
-            self._missing[url] = f"cluster journal {url}: {exc}"
-            return
-        if store.url not in self._shared:
-            self._shared[store.url] = JournalReader(store)
-            self._named.add(store.url)
-            self._missing[store.url] = f"cluster journal {store.url} is empty or gone"
+    def _open_named(self, events: list[Event]) -> None:
+        """Begin to read the journals about nodes that jobs say are there."""
+        for event in events:
+            if not isinstance(event, JobStarted) or not event.cluster_journal:
+                continue
+            url = event.cluster_journal
+            try:
+                store = Store.at(url)
+            except ConfigError as exc:
+                self._missing[url] = f"cluster journal {url}: {exc}"
+                continue
+            if store.url not in self._clusters:
+                self._clusters[store.url] = JournalReader(store)
+                self._named.add(store.url)
+                self._missing[store.url] = f"cluster journal {store.url} is empty or gone"
 
     def _poll_one(self, key: str, what: str, reader: JournalReader) -> list[Event]:
         try:
@@ -145,7 +155,7 @@ class SweepReader:
         return self._description or {}
 
 
-def load_sweep(sweep_dir: str | os.PathLike[str]) -> SweepEvents:
+def load_sweep(sweep_dir: Folder) -> SweepEvents:
     """All facts about a sweep.
 
     Raises:
@@ -154,10 +164,14 @@ def load_sweep(sweep_dir: str | os.PathLike[str]) -> SweepEvents:
     """
     if not is_sweep(sweep_dir):
         raise ConfigError(
-            f"no sweep in {Store.at(sweep_dir).url}: looked for {DESCRIPTION} and "
+            f"no sweep in {_store(sweep_dir).url}: looked for {DESCRIPTION} and "
             f"{TRIALS}/*/spotray/journal/*.jsonl; give the folder storage_path/name of a sweep"
         )
     return SweepReader(sweep_dir).poll()
+
+
+def _store(folder: Folder) -> Store:
+    return folder if isinstance(folder, Store) else Store.at(folder)
 
 
 def _merged(known: list[Event], fresh: list[Event]) -> list[Event]:

@@ -27,7 +27,7 @@ from spotray.ledger.sweep import (
     metric_of,
     watch_sweep,
 )
-from spotray.ledger.sweepdir import SweepReader
+from spotray.ledger.sweepdir import Folder, SweepReader
 from spotray.report.sweep import cost_words, market_words, metric_words, sweep_cost_words
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class JournalStatus:
 
     def __init__(
         self,
-        sweep_dir: str | os.PathLike[str],
+        sweep_dir: Folder,
         *,
         every_s: float = 5.0,
         now_s: Callable[[], float] = time.time,

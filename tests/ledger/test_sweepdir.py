@@ -57,6 +57,16 @@ def test_the_clusters_journal_is_read_once_for_all_trials(tmp_path: Path) -> Non
     assert load_sweep(tmp_path / "sweep").shared == (NODE,)
 
 
+def test_the_sweep_itself_may_name_the_clusters_journal(tmp_path: Path) -> None:
+    cluster = Store.at(tmp_path / "cluster")
+    write(cluster, NODE)
+    own = started("vit", cluster.url)
+    write(job_journal(Store.at(tmp_path / "sweep")), own)
+    describe(tmp_path / "sweep", "{}")
+    sweep = load_sweep(Store.at(tmp_path / "sweep"))
+    assert (sweep.shared, sweep.runs, sweep.missing) == ((NODE, own), {}, ())
+
+
 def test_the_sweeps_own_start_and_end_are_kept(tmp_path: Path) -> None:
     own = [started("vit"), JobEnded(at_s=9.0, job="vit", status="finished")]
     write(job_journal(Store.at(tmp_path)), *own)
