@@ -76,9 +76,10 @@ def show(summary: SweepSummary, *, now_s: float) -> None:
         print(f"last event  {duration(max(0.0, now_s - summary.until_s))} ago")
     spent = summary.goodput
     lost = [f"{cause} {duration(s)}" for cause, s in spent.lost_s.items() if s >= 0.05]
+    waited = f" ({duration(summary.waited_s)} of it without workers)" if summary.waited_s else ""
     print(
-        f"time        {duration(spent.wall_s)} of trials, goodput {percent(summary.goodput_frac)} "
-        f"({spent.steps} steps){'; ' if lost else ''}{', '.join(lost)}"
+        f"time        {duration(spent.wall_s)} of trials{waited}, "
+        f"goodput {percent(summary.goodput_frac)} ({spent.steps} steps){'; ' if lost else ''}{', '.join(lost)}"
     )
     print(
         f"losses      {summary.preemptions_noticed} preemptions with notice, "

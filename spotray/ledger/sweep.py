@@ -22,6 +22,7 @@ from spotray.events import (
     Reported,
     SnapshotTaken,
     StepsDone,
+    WorkerGroupStarted,
 )
 from spotray.ledger.cost import job_windows, node_facts
 from spotray.ledger.goodput import Goodput, goodput
@@ -86,12 +87,14 @@ class TrialSummary:
     presence: Presence
     steps_lost: int = 0  # done again, or still to be
     goodput: Goodput
+    waited_s: float = 0.0  # part of it: for room, and until its first workers had met
     bill: Bill
 
     @property
     def goodput_frac(self) -> float | None:
-        """Useful part of the time that it ran: a pause that a scheduler ordered is no loss."""
-        return _of_the_time_it_ran(self.goodput)
+        """Useful part of the time with workers: waiting for its turn, or in a pause that a
+        scheduler ordered, a trial loses nothing."""
+        return _goodput_frac(self.goodput, self.waited_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +111,7 @@ class SweepSummary:
     trials: tuple[TrialSummary, ...] = ()  # by start
     best: str | None = None  # the trial with the best last metric
     goodput: Goodput  # sums over the trials
+    waited_s: float = 0.0
     steps_lost: int = 0
     preemptions_noticed: int = 0  # of nodes on which any trial had a worker, each once
     preemptions_silent: int = 0
@@ -117,8 +121,8 @@ class SweepSummary:
 
     @property
     def goodput_frac(self) -> float | None:
-        """Useful part of the time that the trials ran."""
-        return _of_the_time_it_ran(self.goodput)
+        """Useful part of the time in which trials had workers."""
+        return _goodput_frac(self.goodput, self.waited_s)
 
 
 def watch_sweep(events: SweepEvents, *, until_s: float | None = None) -> SweepState:
@@ -155,6 +159,7 @@ def summarize_sweep(events: SweepEvents, *, until_s: float | None = None) -> Swe
         trials=tuple(trials),
         best=best_trial({t.trial: t.metric for t in trials}, events.mode),
         goodput=_goodput_sum(trial.goodput for trial in trials),
+        waited_s=sum(trial.waited_s for trial in trials),
         steps_lost=sum(trial.steps_lost for trial in trials),
         preemptions_noticed=state.preemptions.noticed,
         preemptions_silent=state.preemptions.silent,
@@ -299,6 +304,7 @@ def _trial_summary(
         presence=state.presence[trial],
         steps_lost=sum(_steps_lost(history) for history in histories.values()),
         goodput=_goodput_sum(goodput(own, until_s=ended_s[run]) for run, own in runs.items()),
+        waited_s=sum(map(_waited_s, its_lives)),
         bill=state.cost.trials[trial],
     )
 
@@ -331,9 +337,14 @@ def _goodput_sum(parts: Iterable[Goodput]) -> Goodput:
     return total
 
 
-def _of_the_time_it_ran(spent: Goodput) -> float | None:
-    ran_s = spent.wall_s - spent.stopped_s
-    return spent.useful_s / ran_s if ran_s > 0 else None
+def _waited_s(life: RunLife) -> float:
+    met = (e.at_s for e in life.events if isinstance(e, WorkerGroupStarted | StepsDone))
+    return max(0.0, min(next(met, life.end_s), life.end_s) - life.start_s)
+
+
+def _goodput_frac(spent: Goodput, waited_s: float) -> float | None:
+    ran_s = spent.wall_s - spent.stopped_s - waited_s
+    return min(1.0, spent.useful_s / ran_s) if ran_s > 0 else None
 
 
 def _sweep_state(folded: _Folded, trials: Sequence[TrialSummary]) -> str:

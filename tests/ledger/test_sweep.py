@@ -218,6 +218,20 @@ def test_a_pause_that_the_scheduler_ordered_is_no_loss() -> None:
     assert trial.goodput_frac == pytest.approx(1.5 / 2)
 
 
+def test_waiting_for_a_turn_is_no_loss_and_is_told() -> None:
+    story = SweepStory()
+    story.starts("one")
+    story.at(3).meet("one", "a")
+    story.at(4).steps("one", 1, 60, seconds=HOUR_S)
+    story.ends("one")
+    story.starts("two")
+    summary = summarize_sweep(story.told(), until_s=6 * HOUR_S)
+    one, two = summary.trials
+    assert (one.waited_s, one.goodput_frac) == (3 * HOUR_S, 1.0)
+    assert (two.waited_s, two.goodput_frac) == (2 * HOUR_S, None)
+    assert (summary.waited_s, summary.goodput_frac) == (5 * HOUR_S, 1.0)
+
+
 def test_a_run_that_a_clone_replaced_does_not_count_on() -> None:
     story = SweepStory()
     story.starts("one", "a")
