@@ -156,6 +156,7 @@ def test_a_notice_that_is_taken_back_loses_nothing(
         ScriptedEvent(at_step=20, action="notice", rank=2, notice_s=60),
         ScriptedEvent(at_step=25, action="cancel", rank=2),
     )
+    cluster.set_capacity(WORKERS)  # a node more would be moved to at once
     play = cluster.play(Scenario(workers=WORKERS, events=script))
     _, events = fit(tmp_path, "cancelled")
     play.stop()
