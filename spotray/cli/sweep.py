@@ -79,7 +79,8 @@ def show(summary: SweepSummary, *, now_s: float) -> None:
     waited = f" ({duration(summary.waited_s)} of it without workers)" if summary.waited_s else ""
     print(
         f"time        {duration(spent.wall_s)} of trials{waited}, "
-        f"goodput {percent(summary.goodput_frac)} ({spent.steps} steps){'; ' if lost else ''}{', '.join(lost)}"
+        f"goodput {percent(summary.goodput_frac)} ({spent.steps} steps)"
+        f"{'; ' if lost else ''}{', '.join(lost)}"
     )
     print(
         f"losses      {summary.preemptions_noticed} preemptions with notice, "
