@@ -165,7 +165,7 @@ class Assembly:
             JournalError: they are not in storage.
         """
         with self._changed:
-            if not self._membership.is_member(member):
+            if not self._may_write(member):
                 raise FencedOut(f"{member} is not a member any more: its facts are not kept")
             told = self._inbox.keep(member, facts, first_fact)
         self._flush()
@@ -179,7 +179,7 @@ class Assembly:
             OSError: storage did not take it.
         """
         with self._changed:
-            if not self._membership.is_member(member):
+            if not self._may_write(member):
                 raise FencedOut(f"{member} is not a member any more: it may not write checkpoints")
         # Not under the lock, since storage may take its time and signs of life may not. Who is
         # thrown out just now was a member when all parts of this checkpoint were complete.
@@ -188,7 +188,7 @@ class Assembly:
     def finish(self, member: str, metrics: Mapping[str, Any], checkpoint: str | None) -> None:
         """Training is done, with this result."""
         with self._changed:
-            if not self._membership.is_member(member):
+            if not self._may_write(member):
                 raise FencedOut(f"{member} is not a member any more: it cannot end the job")
             self.result = (dict(metrics), checkpoint)
             self._membership.done = True
@@ -206,7 +206,7 @@ class Assembly:
         with self._changed:
             while True:
                 membership = self._membership
-                if not membership.is_member(member):
+                if not self._may_write(member):
                     why = membership.why_out(member)
                     raise FencedOut(f"{member} is not a member any more: {why}")
                 if membership.roster.members[0] == member:
@@ -224,7 +224,7 @@ class Assembly:
     def saved(self, member: str, step: int, url: str | None) -> None:
         """All members did what SAVE asked; ``url`` of the checkpoint, None if it failed."""
         with self._changed:
-            if self._membership.is_member(member):
+            if self._may_write(member):
                 self.asks.saved(step, url)
                 self._changed.notify_all()
 
@@ -329,6 +329,14 @@ class Assembly:
         if self._recovers_until_s is not None and now >= self._recovers_until_s:
             self._recovers = False
         return self._recovers
+
+    def _may_write(self, member: str) -> bool:
+        """Whether a worker is a member; waits while this side has yet to hear who is one."""
+        while not self._membership.is_member(member):
+            if not self._is_recovering(self._monotonic_s(), heard=True):
+                return False
+            self._changed.wait(_TICK_S)  # its next sign of life may be under way
+        return True
 
     def _place(self, member: str, beat: Beat, is_recovering: bool, now: float) -> None:
         """Find out whether a worker that gives a sign of life has a part in the job."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -572,6 +573,30 @@ def test_who_was_thrown_out_before_stays_out(jobs: Any) -> None:
     assert answer.roster is None
     with pytest.raises(FencedOut):
         job.assembly.tell("x", [encode(steps(7))], 0)
+
+
+def test_what_a_member_writes_may_come_before_its_first_sign_of_life(jobs: Any, pair: Job) -> None:
+    """The end of training may fall into a restart, and is not to be refused for that."""
+    job = restarted(jobs, pair, generation=1)
+    with ThreadPoolExecutor(1) as thread:
+        told = thread.submit(job.assembly.tell, "a", [encode(steps(7))], 0)
+        assert wait_until(
+            lambda: job.assembly._recovers_until_s is not None, timeout_s=10, clock=SystemClock()
+        )
+        assert not told.done()
+        job.beat("a")
+        assert told.result(timeout=10) == 1
+    assert [e.last_step for e in job.told(StepsDone)] == [7]
+
+
+def test_nobody_else_writes_after_a_restart_however_long_it_waits(jobs: Any, pair: Job) -> None:
+    job = restarted(jobs, pair, generation=1)
+    with ThreadPoolExecutor(1) as thread:
+        ended = thread.submit(job.assembly.finish, "x", {}, None)
+        job.live(3.0, "a", "b")
+        with pytest.raises(FencedOut):
+            ended.result(timeout=10)
+    assert not job.sync().done
 
 
 @pytest.mark.parametrize("order", [("x", "a", "b"), ("a", "x", "b")])
