@@ -6,10 +6,11 @@ import json
 import logging
 import random
 import shutil
+import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -262,23 +263,65 @@ class Block:
     seconds: float
     saves: int
     blocked_s: float  # in calls that began a save, of all of them
+    costs_s: Sequence[float]  # of each save, beyond the pace of the steps around it
+
+
+NEAR = 15  # steps to either side of a save that tell the pace there
+_LEAST = 5  # of them; with fewer nothing is said
+
+
+def costs(step_s: Sequence[float], saving: Sequence[bool], begins: Sequence[int]) -> list[float]:
+    """What each save of a block took beyond the pace of the steps just before and after it.
+
+    A machine's pace drifts by more, in the time of a block, than a save costs; next to the save it
+    is the same.
+
+    Args:
+        step_s: Seconds of each step, with what was begun after it.
+        saving: Whether a save began or was going on in it.
+        begins: Steps after which a save began.
+    """
+    found = []
+    for number, first in enumerate(begins):
+        until = begins[number + 1] if number + 1 < len(begins) else len(step_s)
+        window = [i for i in range(first, until) if saving[i]]
+        around = range(max(1, first - NEAR), min(len(step_s), window[-1] + 1 + NEAR))
+        quiet = [step_s[i] for i in around if not saving[i]]
+        if len(quiet) >= _LEAST:
+            pace_s = statistics.median(quiet)
+            found.append(sum(step_s[i] - pace_s for i in window))
+    return found
 
 
 def run_block(training: Training, system: System, *, steps: int, saves: int) -> dict[str, Any]:
     """So many steps with saves spread over them, and more until all saves are through."""
     due = {steps * i // saves for i in range(saves)} if saves else set()
     begun, blocked_s, done = 0, 0.0, 0
-    started = time.perf_counter()
+    step_s: list[float] = []
+    saving: list[bool] = []
+    begins: list[int] = []
+    started = last = time.perf_counter()
     while done < steps or system.is_busy():
+        was_busy = system.is_busy()
         training.step()
         before = time.perf_counter()
         new = system.step_done(done in due)
+        now = time.perf_counter()
         if new:
-            blocked_s += time.perf_counter() - before
+            blocked_s += now - before
+            begins.append(done)
+        step_s.append(now - last)
+        saving.append(bool(new) or was_busy)
+        last = now
         begun += new
         done += 1
-    seconds = time.perf_counter() - started
-    return {"steps": done, "seconds": seconds, "saves": begun, "blocked_s": blocked_s}
+    return {
+        "steps": done,
+        "seconds": last - started,
+        "saves": begun,
+        "blocked_s": blocked_s,
+        "costs_s": costs(step_s, saving, begins),
+    }
 
 
 def measure(config: dict[str, Any]) -> None:

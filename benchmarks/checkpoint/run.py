@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import shutil
 import statistics
@@ -53,9 +54,7 @@ def _row(size_mb: float, system: str, rounds: Sequence[Sequence[bench.Row]]) -> 
             mine.append(block)
             step_s.append(block["seconds"] / block["steps"])
             ratios.append(step_s[-1] / base_s)
-            if block["saves"]:
-                extra_s = block["seconds"] - base_s * block["steps"]
-                costs_s.append(extra_s / block["saves"])
+            costs_s += block["costs_s"]
     ratio, cost = bench.spread(ratios, inner=True), bench.spread(costs_s, inner=True)
     assert ratio is not None, "every round has every system"
     saves = sum(block["saves"] for block in mine)
@@ -80,6 +79,8 @@ def _row(size_mb: float, system: str, rounds: Sequence[Sequence[bench.Row]]) -> 
         "save_every_s": round(seconds / saves, 3) if saves else None,
         "seconds_blocked": (round(sum(b["blocked_s"] for b in mine) / saves, 5) if saves else None),
         "cost_s": round(cost.median, 5) if cost else None,
+        "cost_mean_s": round(statistics.mean(costs_s), 5) if costs_s else None,
+        "cost_error_s": _error(costs_s),
         "cost_low_s": round(cost.low, 5) if cost else None,
         "cost_high_s": round(cost.high, 5) if cost else None,
     }
@@ -92,16 +93,28 @@ def _row(size_mb: float, system: str, rounds: Sequence[Sequence[bench.Row]]) -> 
     return row
 
 
+def _error(values: Sequence[float]) -> float | None:
+    """Standard error of the mean; None: too few."""
+    if len(values) < 2:
+        return None
+    return round(statistics.stdev(values) / len(values) ** 0.5, 5)
+
+
 def _expect(rows: Sequence[dict[str, Any]], size_mb: float) -> None:
     """Add the ratio that ours should have by what each kind of save costs at its interval."""
     here = {row["system"]: row for row in rows if row["size_mb"] == round(size_mb, 1)}
     ours, snapshot, checkpoint = (
         here.get(name) for name in (OURS, "spotray-snapshot", "spotray-checkpoint")
     )
-    if ours and snapshot and checkpoint:
-        parts = snapshot["cost_s"] / ours["snapshot_interval_s"]
-        parts += checkpoint["cost_s"] / ours["checkpoint_interval_s"]
+    if ours and snapshot and checkpoint and snapshot["cost_s"] and checkpoint["cost_s"]:
+        parts = snapshot["cost_mean_s"] / ours["snapshot_interval_s"]
+        parts += checkpoint["cost_mean_s"] / ours["checkpoint_interval_s"]
+        errors = (
+            (snapshot["cost_error_s"] or 0.0) / ours["snapshot_interval_s"],
+            (checkpoint["cost_error_s"] or 0.0) / ours["checkpoint_interval_s"],
+        )
         ours["expected_ratio"] = round(1 + parts, 5)
+        ours["expected_error"] = round(math.hypot(*errors), 5)
 
 
 def summary(rows: Sequence[bench.Row]) -> str:
@@ -110,12 +123,13 @@ def summary(rows: Sequence[bench.Row]) -> str:
     for row in rows:
         ratio = f"{row['step_time_ratio']:.4f} ({row['ratio_low']:.4f}-{row['ratio_high']:.4f})"
         cells = [f"{row['step_ms']:.1f}", ratio]
-        if row["saves"]:
+        if row["cost_s"] is not None:
             low, high = row["cost_low_s"], row["cost_high_s"]
             cells += [f"{row['save_every_s']:.1f}", f"{row['seconds_blocked']:.3f}"]
-            cells += [f"{row['cost_s']:.3f} ({low:.3f}-{high:.3f})"]
+            mean = f"{row['cost_mean_s']:.3f} +- {row['cost_error_s'] or math.nan:.3f}"
+            cells += [f"{row['cost_s']:.3f} ({low:.3f}-{high:.3f})", mean]
         else:
-            cells += ["-", "-", "-"]
+            cells += ["-", "-", "-", "-"]
         more = ""
         if row["system"] == OURS:
             more = (
@@ -123,10 +137,10 @@ def summary(rows: Sequence[bench.Row]) -> str:
                 f"{row['checkpoints']} checkpoints, every {row['checkpoint_interval_s']:.0f} s"
             )
             if "expected_ratio" in row:
-                more += f"; by parts {row['expected_ratio']:.4f}"
+                more += f"; by parts {row['expected_ratio']:.4f} +- {row['expected_error']:.4f}"
         lines.append([f"{row['size_mb']:7.1f} MB {row['system']}", *cells, more])
     head = ["size       system", "step ms", "ratio (IQR)", "save every s", "blocked s"]
-    return bench.table([*head, "cost of a save, s (IQR)", ""], lines)
+    return bench.table([*head, "cost of a save, s (IQR)", "mean", ""], lines)
 
 
 def picture(path: Path, rows: Sequence[bench.Row]) -> bool:
@@ -139,7 +153,7 @@ def picture(path: Path, rows: Sequence[bench.Row]) -> bool:
             note=f"{row['cost_s']:.3f} s",
         )
         for row in rows
-        if row["saves"] and row["system"] != OURS
+        if row["cost_s"] is not None and row["system"] != OURS
     ]
     if not bars:
         return False

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.checkpoint import run
-from benchmarks.checkpoint.loop import Nothing, Stopwatch, run_block
+from benchmarks.checkpoint.loop import Nothing, Stopwatch, costs, run_block
 from benchmarks.checkpoint.run import rows_of
 
 SYSTEMS = ("none", "torch.save", "spotray-snapshot", "spotray-checkpoint", "spotray")
@@ -27,6 +27,7 @@ def blocks(pace: float = 1.0, *, number: int = 0) -> list[dict[str, Any]]:
             "seconds": (steps * 0.1 + saves * cost_s) * pace,
             "saves": saves,
             "blocked_s": saves * cost_s / 2,
+            "costs_s": [cost_s * 0.9, cost_s * 1.1][:saves],
             **more,
         }
 
@@ -42,11 +43,13 @@ def blocks(pace: float = 1.0, *, number: int = 0) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_saves_cost_is_what_its_block_took_beyond_those_without() -> None:
+def test_a_saves_cost_is_what_it_took_beyond_the_steps_around_it() -> None:
     rows = {row["system"]: row for row in rows_of(blocks() + blocks(number=1), SYSTEMS)}
     assert list(rows) == list(SYSTEMS)
     torch_save = rows["torch.save"]
     assert torch_save["cost_s"] == pytest.approx(0.5)
+    assert torch_save["cost_mean_s"] == pytest.approx(0.5)
+    assert torch_save["cost_error_s"] == pytest.approx(0.05 / 3**0.5, rel=1e-3)
     assert torch_save["seconds_blocked"] == pytest.approx(0.25)
     assert torch_save["step_time_ratio"] == pytest.approx(1.1)
     assert (torch_save["rounds"], torch_save["saves"]) == (2, 4)
@@ -55,6 +58,7 @@ def test_a_saves_cost_is_what_its_block_took_beyond_those_without() -> None:
     ours = rows["spotray"]
     assert ours["step_time_ratio"] == pytest.approx(1.01)
     assert ours["expected_ratio"] == pytest.approx(1 + 0.05 / 10 + 0.4 / 100)
+    assert 0 < ours["expected_error"] < 0.001
 
 
 def test_a_machine_that_is_slower_in_one_round_changes_no_ratio() -> None:
@@ -76,6 +80,20 @@ def test_the_summary_has_a_line_for_every_row() -> None:
     lines = run.summary(rows).splitlines()
     assert len(lines) == 1 + len(rows)
     assert "8 snapshots, now every 10 s; 0 checkpoints, every 100 s; by parts 1.0090" in lines[-1]
+
+
+def test_a_drift_of_the_machine_is_no_cost_of_a_save() -> None:
+    drifting = [0.1 + 0.001 * i for i in range(60)]
+    saving = [False] * 60
+    for i in (20, 21, 45):
+        saving[i] = True
+        drifting[i] += 0.2
+    found = costs(drifting, saving, [20, 45])
+    assert found == pytest.approx([0.4, 0.2], abs=0.003)
+
+
+def test_a_save_without_steps_around_it_has_no_cost_to_tell() -> None:
+    assert costs([0.1] * 8, [False, *[True] * 6, False], [1]) == []
 
 
 def test_without_a_save_there_is_no_picture(tmp_path: Path) -> None:
