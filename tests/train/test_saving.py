@@ -79,7 +79,7 @@ def committed(*, blocked_s: float, cpu_s: float = 0.0, seconds: float = 0.0) -> 
 
 
 @pytest.mark.parametrize(
-    ("cost_s", "interval_s"), [(0.0, 3.0), (0.02, 3.0), (0.03, 3.0), (0.1, 10.0), (2.0, 200.0)]
+    ("cost_s", "interval_s"), [(0.0, 3.0), (0.02, 3.0), (0.024, 3.0), (0.1, 12.5), (2.0, 250.0)]
 )
 def test_a_costly_snapshot_stretches_the_interval(
     tmp_path: Path, cost_s: float, interval_s: float
@@ -187,7 +187,7 @@ def test_saving_never_takes_more_than_its_part_of_the_time(
         saver._checkpoint = committed(blocked_s=checkpoint_blocked_s, cpu_s=cpu_s, seconds=seconds)
         part += (checkpoint_blocked_s + cpu_s) / saver.checkpoint_interval_s()
     part += (blocked_s + seal_s) / saver.snapshot_interval_s() if snapshots else 0.0
-    assert part <= frac * (1 + 1e-9)
+    assert part <= 0.8 * frac * (1 + 1e-9)  # the rest for what cannot be seen from inside
 
 
 def test_beside_a_gpu_the_cpus_time_is_free_and_the_gpus_is_not(tmp_path: Path) -> None:
@@ -208,8 +208,8 @@ def test_before_the_first_save_its_cost_is_guessed_from_the_size_of_the_state(
     assert saver.snapshot_interval_s() == 3.0
     box.value = torch.zeros(100_000_000).expand(10, -1)  # takes no memory until it is saved
     saver.collect()
-    assert saver.snapshot_interval_s() == pytest.approx(2.0 / 0.005)
-    assert saver.checkpoint_interval_s() == pytest.approx((2.0 + 20.0) / 0.005)
+    assert saver.snapshot_interval_s() == pytest.approx(2.0 / 0.004)
+    assert saver.checkpoint_interval_s() == pytest.approx((2.0 + 20.0) / 0.004)
     box.value = torch.zeros(10)
     saver.collect()
     assert saver.snapshot_interval_s() > 3.0, "the state is measured once, after the first step"
