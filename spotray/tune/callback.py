@@ -10,15 +10,17 @@ import ray
 from ray.air.constants import TRAINING_ITERATION
 from ray.tune import Callback
 from ray.tune.experiment import Trial
+from ray.tune.search import BasicVariantGenerator
 
 from spotray.errors import ConfigError
 from spotray.tune.checks import Limit
+from spotray.tune.keeping import take_up, written_down
 from spotray.tune.messages import NAMESPACE, RUN_DIR
 
 log = logging.getLogger(__name__)
 
-_CALL_S = 30.0
-_ROOM_EVERY_S = 1.0  # between two questions how many trials fit
+_CALL_S = 120.0  # the actor imports torch first; and a busy head is slow
+_ROOM_EVERY_S = 3.0  # between two questions how many trials fit
 _OF_THE_END = ("weights_sha256", "step")
 
 
@@ -28,19 +30,45 @@ class SweepCallback(Callback):
     Args:
         sweep_actor: Name of the actor.
         limit: Where the number of trials that may run is set; None: nowhere.
+        scheduler: Tune's, whose state is kept with the sweep.
     """
 
-    def __init__(self, sweep_actor: str, *, limit: Limit | None = None) -> None:
-        self._name, self._limit = sweep_actor, limit
+    def __init__(
+        self, sweep_actor: str, *, limit: Limit | None = None, scheduler: Any = None
+    ) -> None:
+        self._name, self._limit, self._scheduler = sweep_actor, limit, scheduler
+        self._kept: bytes | None = None  # the scheduler's state of an earlier driver
+        self._cannot_keep = False
         self._running: set[str] = set()
         self._looked_at = float("-inf")
 
+    def get_state(self) -> dict[str, Any] | None:
+        """What Tune writes down with the trials, at the same moment."""
+        if self._scheduler is None or self._cannot_keep:
+            return None
+        try:
+            return {"scheduler": written_down(self._scheduler)}
+        except Exception as exc:  # whatever a scheduler of the user's holds: Tune goes on
+            self._cannot_keep = True
+            log.warning(
+                "the state of %s cannot be kept (%s): after the driver's death it would begin anew",
+                type(self._scheduler).__name__,
+                exc,
+            )
+            return None
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._kept = state.get("scheduler")
+
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        self._take_up(trials)
         if self._limit is None or time.monotonic() - self._looked_at < _ROOM_EVERY_S:
             return
         self._looked_at = time.monotonic()
-        fits = int(self._ask("trials_that_fit"))
-        self._limit.search.max_concurrent = max(1, min(self._limit.most, fits))
+        search = self._limit.search
+        more = isinstance(search, BasicVariantGenerator) and not search.is_finished()
+        fits = int(self._ask("trials_that_fit", more))
+        search.max_concurrent = max(1, min(self._limit.most, fits))
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -53,11 +81,13 @@ class SweepCallback(Callback):
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         for trial in trials:
-            if trial.trial_id in self._running and trial.status not in (
-                Trial.RUNNING,
-                Trial.PENDING,
-            ):
-                # Also pauses, and the end of all, of which no callback tells.
+            if trial.trial_id not in self._running or trial.status == Trial.RUNNING:
+                continue
+            # Of pauses, and of the end of all trials at once, no callback tells.
+            if trial.status in (Trial.PAUSED, Trial.PENDING):
+                self._running.discard(trial.trial_id)
+                self._ask("pause", trial.trial_id)
+            else:
                 is_final = trial.status == Trial.TERMINATED
                 self._end(trial, f"the scheduler: {trial.status.lower()}", is_final=is_final)
 
@@ -79,6 +109,24 @@ class SweepCallback(Callback):
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         self._failed(trial)
+
+    def waits(self) -> bool:
+        """Whether some trial waits for workers now."""
+        return bool(self._ask("waits"))
+
+    def _take_up(self, trials: list[Trial]) -> None:
+        """Give the scheduler what it knew, once Tune has the trials again."""
+        kept, self._kept = self._kept, None
+        if kept is None:
+            return
+        try:
+            take_up(self._scheduler, kept, {str(trial.trial_id): trial for trial in trials})
+        except Exception as exc:  # without it the sweep goes on too, as Tune's own does
+            log.warning(
+                "%s begins anew: its state of before does not fit (%r)",
+                type(self._scheduler).__name__,
+                exc,
+            )
 
     def _failed(self, trial: Trial) -> None:
         self._end(trial, "it failed", is_final=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,17 +84,38 @@ def check_cluster(scaling_config: ScalingConfig) -> None:
     """
     needs = needs_of(scaling_config)
     workers = scaling_config.num_workers
-    least = workers if isinstance(workers, int) else workers[0]
-    present, possible = present_workers(needs), possible_workers(needs)
-    if possible is None and not is_own_cluster():
-        return  # nodes may join whenever somebody starts them
-    if max(present, possible or 0) < least:
+    check_room(
+        needs,
+        least=workers if isinstance(workers, int) else workers[0],
+        present=present_workers(needs),
+        possible=possible_workers(needs),
+        may_grow=not is_own_cluster(),
+    )
+
+
+def check_room(
+    needs: Mapping[str, float], *, least: int, present: int, possible: int | None, may_grow: bool
+) -> None:
+    """Whether so many workers will ever be there at once.
+
+    Args:
+        needs: Of one worker, by Ray's names.
+        least: Workers of a trial.
+        present: Workers that the nodes hold that are there.
+        possible: Workers that the autoscaler may bring it to; None: nobody told.
+        may_grow: Somebody may start nodes by hand.
+
+    Raises:
+        ConfigError: they will not.
+    """
+    if possible is None and may_grow:
+        return
+    most = max(present, possible or 0)
+    if most < least:
         each = ", ".join(f"{amount:g} {name}" for name, amount in sorted(needs.items()))
-        grown = "ever" if possible is not None else "on this machine"
         raise ConfigError(
-            f"each trial needs at least {least} workers of {each} each, and the cluster can hold "
-            f"{max(present, possible or 0)} {grown}: lower num_workers or resources_per_worker, or "
-            "allow more nodes"
+            f"each trial needs at least {least} workers of {each} each, and the cluster can never "
+            f"hold more than {most}: lower num_workers or resources_per_worker, or allow more nodes"
         )
 
 

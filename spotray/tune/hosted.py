@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 _SLICE_S = 0.5  # of a wait for the workers, after which one looks whether the job still goes on
 _PARKED = "its workers are needed elsewhere"
+# How a life that is not through is told: somebody may go on, Tune ended it, or lets it pause.
+INTERRUPTED, STOPPED, PAUSED = "interrupted", "stopped", "paused"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +43,8 @@ class Life(Protocol):
         """Train; None: it was stopped. Raises what the training loop raised."""
         ...
 
-    def stop(self, why: str) -> None:
-        """Let `run` come back soon; from any thread."""
+    def stop(self, why: str, status: str) -> None:
+        """Let `run` come back soon; from any thread. ``status``: how that is told."""
         ...
 
     def call(self, method: str, args: tuple[Any, ...]) -> Any:
@@ -93,15 +95,17 @@ class Hosted:
         self.run = run
         self._digest = digest_of(run.config)
         self._begin, self._seat, self._needs = begin, seat, needs
+        self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
         self._numbers: dict[int, int] = {}  # reported step -> number of the report
-        self._waiting: deque[Report] = deque()  # not given to Tune yet
+        self._reports: list[Report] = []
+        self._waiting: deque[Report] = deque()  # of these, not given to Tune yet
         self._given_step = run.begins_at
         self._ask: Ask | None = None  # the workers wait for an answer to it
         self._saving = False  # they were told to save, and are at it
         self._life: Life | None = None
         self._latest: Life | None = None  # the same, also after its end: workers say goodbye
-        self._stop_why = ""
+        self._stop_why, self._stop_status = "", INTERRUPTED
         self._parked = False
         self._end: Finished | Ended | Exception | None = None
         self._seen = seen
@@ -110,9 +114,15 @@ class Hosted:
         if told.final is not None:
             # Its end is known, though perhaps not to Tune: the driver died just then.
             self._end = Finished(metrics=told.final, checkpoint=told.checkpoint)
-            seat.leave()
+
+    def start(self) -> None:
+        """Begin to train, if it is not through already."""
+        if self._end is not None:
+            self._seat.leave()
             return
-        self._thread = threading.Thread(target=self._work, name=f"trial-{run.name}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._work, name=f"trial-{self.run.name}", daemon=True
+        )
         self._thread.start()
 
     # -- for Tune's process of this trial --------------------------------------------
@@ -144,7 +154,7 @@ class Hosted:
         """A durable checkpoint of the step that was reported last, at the earliest; None: not yet.
 
         Raises:
-            CheckpointError: it could not be written, or the trial was stopped.
+            CheckpointError: it could not be written.
             Exception: the training loop failed.
         """
         until = time.monotonic() + timeout_s
@@ -172,14 +182,20 @@ class Hosted:
 
     # -- for the sweep ----------------------------------------------------------------
 
-    def stop(self, why: str) -> None:
-        """End it soon, without a result; from any thread."""
+    def stop(self, why: str, *, status: str = INTERRUPTED) -> None:
+        """End it soon, without a result; from any thread.
+
+        Args:
+            why: Nobody goes on with it now.
+            status: How its end is told among the facts.
+        """
         with self._changed:
-            self._stop_why = self._stop_why or why
+            if not self._stop_why:
+                self._stop_why, self._stop_status = why, status
             life = self._life
             self._changed.notify_all()
         if life is not None:
-            life.stop(why)
+            life.stop(why, status)
 
     def limit(self, workers: int) -> None:
         """Let go of workers beyond these; 0: of all, until there is room again."""
@@ -192,7 +208,19 @@ class Hosted:
         if workers:
             life.set_share(workers)
         else:
-            life.stop(_PARKED)
+            life.stop(_PARKED, INTERRUPTED)
+
+    def take_over(self, seen: int) -> bool:
+        """Another Tune process goes on with it, which has so many reports; False: too late.
+
+        The workers notice nothing of it.
+        """
+        with self._changed:
+            if self._stop_why or self._end is not None:
+                return False
+            self._seen = seen
+            self._waiting = deque(one for one in self._reports if one.iteration > seen)
+            return True
 
     def call(self, method: str, args: tuple[Any, ...]) -> Any:
         """What one of its workers asks of its job's coordinator."""
@@ -242,10 +270,10 @@ class Hosted:
             with self._changed:
                 self._life = self._latest = life
                 self._ask, self._saving, self._parked = None, False, False
-                stop_why = self._stop_why
+                stop_why, status = self._stop_why, self._stop_status
                 self._changed.notify_all()
             if stop_why:
-                life.stop(stop_why)
+                life.stop(stop_why, status)
             try:
                 finished = life.run()
             finally:
@@ -275,8 +303,9 @@ class Hosted:
             return
         number = self.run.base + len(self._numbers) + 1
         self._numbers[step] = number
+        report = Report(iteration=number, step=step, metrics=metrics, run_dir=self.run.url)
+        self._reports.append(report)
         if number > self._seen:
-            report = Report(iteration=number, step=step, metrics=metrics, run_dir=self.run.url)
             self._waiting.append(report)
 
     def _give(self) -> Report:
@@ -345,12 +374,21 @@ class Hosted:
             return self._point_to(int(self._end.metrics["step"]), self._end.checkpoint)
         if isinstance(self._end, Exception):
             raise self._end
-        raise CheckpointError(f"trial {self.run.trial} was stopped: there is no state to save")
+        # It did not come to save: who goes on with this run finds its newest state.
+        return self._point_to(self._given_step, None)
 
     def _ended(self) -> Ended:
         if isinstance(self._end, Exception):
             raise self._end
-        return self._end if isinstance(self._end, Ended) else Ended()
+        if isinstance(self._end, Ended):
+            return self._end
+        if self._needs and not self._reports and not self.run.base:
+            metric, who = next(iter(self._needs.items()))
+            raise MetricMissing(
+                f"{who} needs the metric {metric!r}, and trial {self.run.trial} ended without any "
+                "report: call run.report() in the training loop, say after each epoch"
+            )
+        return Ended()
 
 
 class MetricMissing(ConfigError):

@@ -21,7 +21,7 @@ from spotray.train.live_worker import LiveJob
 from spotray.train.membership import Timeouts
 from spotray.train.messages import Ask
 from spotray.train.placing import Workers
-from spotray.tune.hosted import Finished
+from spotray.tune.hosted import INTERRUPTED, Finished
 from spotray.tune.runs import RunFolder
 
 log = logging.getLogger(__name__)
@@ -97,6 +97,7 @@ class TrialLife:
             asks=True,
             resume_from_checkpoint=run.begins_from,
         )
+        self._stop_status = INTERRUPTED
         # A bug of the user's is Tune's to count.
         self._training = LiveTraining(
             job, supervisor=self.coordinator, workers=workers, max_failures=0
@@ -107,7 +108,7 @@ class TrialLife:
         try:
             ended = self._training.run()
             if isinstance(ended, Stopped):
-                status, why = "interrupted", ended.why
+                status, why = self._stop_status, ended.why
                 return None
             if isinstance(ended, GaveWay):
                 raise _no_live(ended.why)
@@ -123,7 +124,8 @@ class TrialLife:
         finally:
             self._close(status, why)
 
-    def stop(self, why: str) -> None:
+    def stop(self, why: str, status: str) -> None:
+        self._stop_status = status
         self._training.stop(why)
 
     def call(self, method: str, args: tuple[Any, ...]) -> Any:
@@ -179,5 +181,6 @@ def _own(failed: WorkerGroupError) -> Exception:
             try:
                 return kind(f"{cause}\n\n{error}")
             except TypeError:  # a class that wants other arguments
-                break
+                log.debug("%s is told in words", kind)
+        return RuntimeError(f"the training loop failed: {kind.__name__}: {cause}\n\n{error}")
     return RuntimeError(f"the training loop failed:\n{failed}")

@@ -144,3 +144,8 @@ def is_own_cluster() -> bool:
     """Whether this process started the cluster by ``ray.init()``: no other node will join it."""
     node = ray._private.worker._global_node
     return node is not None and bool(node.is_head())
+
+
+def node_ups(now_s: float) -> list[Event]:
+    """The nodes that are there, as Ray knows them: without a price."""
+    return [_node_up(node, now_s) for node in ray.nodes() if node["Alive"]]

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -95,6 +95,7 @@ class Pool:
         self._unseen: list[tuple[str, float]] = []  # started: node id, monotonic
         self._avoid: dict[str, float] = {}  # node id -> until then, monotonic
         self._room = Room({}, frozenset())
+        self._more = 0  # workers for trials that did not begin
         self._closed = False
 
     def join(self, trial: str) -> TrialWorkers:
@@ -122,16 +123,36 @@ class Pool:
                     self._idle.remove(one)
                     to_end.append(one.actor)
             self._share_out()
-            wanted = sum(tenant.demand.most for tenant in self._tenants.values())
+            wanted = self._more + sum(t.demand.most for t in self._tenants.values())
         for actor in to_end:
             self._nodes.end(actor)
         self._nodes.request(wanted)
         self._hold_to_shares()
 
+    def ask_for_more(self, workers: int) -> None:
+        """Ask the autoscaler for so many beyond what the trials here could use."""
+        with self._changed:
+            self._more = workers
+
     def slots(self) -> int:
         """Workers that the nodes hold, those that run included."""
         with self._changed:
             return self._slots()
+
+    def is_short(self, *, besides: Collection[str] = ()) -> bool:
+        """Whether trials lack workers that they need at least, and no slot is free for them.
+
+        Args:
+            besides: Trials that do not count.
+        """
+        with self._changed:
+            have = self._have()
+            missing = sum(
+                max(0, tenant.demand.least - have[trial])
+                for trial, tenant in self._tenants.items()
+                if trial not in besides
+            )
+            return missing > self._free()
 
     def close(self) -> None:
         """End all workers that are left."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spotray.errors import ConfigError
+from spotray.errors import CheckpointError, ConfigError
 from spotray.events import CheckpointCommitted, Event, Reported, TrainingDone
 from spotray.ledger.rundir import JOURNAL
 from spotray.storage import Store
@@ -63,6 +63,7 @@ def open_run(
 
     Raises:
         ConfigError: the folder is damaged.
+        CheckpointError: whom it clones has no durable checkpoint.
         OSError: storage could not be read or written.
     """
     digest = digest_of(config)
@@ -71,10 +72,14 @@ def open_run(
     if about is not None and about["config"] != digest:
         # The driver died before it could write down whom it had begun: the searcher made
         # another trial of the same name.
-        name = run_of(trial, config, Pointer(run=name, url=None, step=0, iteration=0, config=""))
+        name = run_of(trial, config, Pointer(run=name, url="", step=0, iteration=0, config=""))
         about = _about(home, name)
     if about is None:
         is_clone = pointer is not None and name != pointer.run
+        if pointer is not None and is_clone and pointer.url is None:
+            raise CheckpointError(
+                f"trial {trial} cannot be cloned from {pointer.run}, which has no checkpoint yet"
+            )
         about = {
             "trial": trial,
             "config": digest,

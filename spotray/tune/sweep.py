@@ -21,17 +21,19 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from spotray.errors import JournalError, SpotrayError
 from spotray.events import JobEnded, JobStarted
-from spotray.ledger.journal import JournalWriter
+from spotray.ledger.journal import JournalWriter, has_journal
 from spotray.ledger.rundir import JOURNAL
 from spotray.storage import Store
 from spotray.train.trainer import _run_id
 from spotray.train.worker import SHM_DIR
-from spotray.tune.hosted import Hosted, MetricMissing
+from spotray.tune.gate import Gate, GatedSeat
+from spotray.tune.hosted import INTERRUPTED, PAUSED, STOPPED, Hosted, MetricMissing, Seat
 from spotray.tune.lives import JobPlan, NotLive, TrialLife
 from spotray.tune.memory import forget_runs
 from spotray.tune.messages import Ended, Pointer, Report
 from spotray.tune.nodes import NodeFacts, RayNodes, possible_workers
 from spotray.tune.pool import LOOK_S, Pool
+from spotray.tune.progress import JournalStatus
 from spotray.tune.runs import RunFolder, open_run
 
 log = logging.getLogger(__name__)
@@ -39,6 +41,8 @@ log = logging.getLogger(__name__)
 NODES = ("spotray", "nodes")  # journal about nodes, below the sweep's folder
 _END_S = 30.0  # for a trial that is stopped
 _FORGET_EVERY_S = 10.0
+_PAUSE_S = 5.0  # a paused trial keeps its workers so long, unless another one waits for some
+_LEDGER_S = 1.0  # between two looks at what the sweep cost
 _SWEEP_S = 20.0  # for a task on each node, at the end
 
 
@@ -61,6 +65,7 @@ class _Entry:
     token: str  # of the Tune process that may ask
     hosted: Hosted
     run_id: str
+    paused_at: float | None = None  # monotonic; its workers wait for it to go on
     is_final: bool = False  # nobody will go on with it
     is_forgotten: bool = False  # by the nodes' memory
 
@@ -92,8 +97,14 @@ class SweepCoordinator:
             )
         )
         self._facts = NodeFacts(plan.home.child(*NODES)) if plan.writes_nodes else None
+        self._possible = possible_workers(plan.job.needs) or 0
         self._nodes = RayNodes(plan.scaling_config, name=plan.name)
         self._pool = Pool(self._nodes, least=plan.job.least, most=plan.job.most)
+        self._gate: Gate | None = None
+        if (max_cost_usd := plan.job.spot.max_cost_usd) is not None:
+            state = JournalStatus(plan.home.url, every_s=_LEDGER_S)
+            room = self.trials_that_fit
+            self._gate = Gate(state, max_cost_usd=max_cost_usd, room=room)
         self._closing = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="sweep", daemon=True)
         self._ticker.start()
@@ -124,22 +135,25 @@ class SweepCoordinator:
             ConfigError: its folder is damaged.
             SpotrayError: what ran of it before does not end.
         """
-        with self._lock:
-            before = self._entries.get(trial)
-            if before is not None:
-                before.token = token
-        if before is not None:
-            before.hosted.stop("its Tune process is another one now")
-            if not before.hosted.join(_END_S):
-                raise SpotrayError(f"trial {trial} did not end within {_END_S:.0f} s")
         at = Pointer.from_dict(pointer) if pointer is not None else None
         run = open_run(self._plan.home, trial, config, at)
-        if before is not None and before.hosted.run.name != run.name:
-            self._forget(before)
         with self._lock:
             seen_run, seen = self._seen.get(trial, ("", 0))
+            seen = seen if seen_run == run.name else run.base
+            before = self._entries.get(trial)
+            if before is not None:
+                before.token, before.paused_at = token, None
+        if before is not None:
+            is_other = before.hosted.run.name != run.name
+            if not is_other and before.hosted.take_over(seen):
+                return
+            before.hosted.stop("the trial goes on from elsewhere", status=STOPPED)
+            if not before.hosted.join(_END_S):
+                raise SpotrayError(f"trial {trial} did not end within {_END_S:.0f} s")
+            if is_other:
+                self._forget(before)
         run_id = _run_id(run.store)
-        hosted = self._host(run, run_id, seen=seen if seen_run == run.name else run.base)
+        hosted = self._host(run, run_id, seen=seen)
         with self._lock:
             self._entries[trial] = _Entry(token, hosted, run_id)
             self._by_run[run.name] = hosted
@@ -166,7 +180,7 @@ class SweepCoordinator:
     def leave(self, trial: str, token: str) -> None:
         """A trial's Tune process ends, or turns to another trial."""
         entry = self._entry(trial, token)
-        if entry is not None:
+        if entry is not None and entry.paused_at is None:
             entry.hosted.stop("its Tune process ended")
 
     # -- for the driver ------------------------------------------------------------------
@@ -176,20 +190,38 @@ class SweepCoordinator:
         with self._lock:
             self._seen[trial] = (run, iteration)
 
-    def trials_that_fit(self) -> int:
-        """Trials for which there is room, or will be when the autoscaler has done its part."""
+    def trials_that_fit(self, more: bool = False) -> int:
+        """Trials for which there is room, or will be when the autoscaler has done its part.
+
+        Args:
+            more: There are trials that did not begin: the autoscaler is asked for room for
+                one, if it did not tell how many it may launch.
+        """
         job = self._plan.job
-        slots = max(self._pool.slots(), possible_workers(job.needs) or 0)
-        return slots // job.least
+        self._pool.ask_for_more(job.most if more and not self._possible else 0)
+        return max(self._pool.slots(), self._possible) // job.least
+
+    def pause(self, trial: str) -> None:
+        """Tune lets a trial pause, perhaps only for a moment: its workers stay a while."""
+        with self._lock:
+            entry = self._entries.get(trial)
+            if entry is not None:
+                entry.paused_at = time.monotonic()
+
+    def waits(self) -> bool:
+        """Whether a trial waits for workers that others have; one that pauses does not."""
+        with self._lock:
+            paused = {t for t, entry in self._entries.items() if entry.paused_at is not None}
+        return self._pool.is_short(besides=paused)
 
     def stop(self, trial: str, why: str, is_final: bool) -> dict[str, Any]:
-        """Tune ends a trial, or lets it pause; metrics of the end of training if it came to it."""
+        """Tune ends a trial; metrics of the end of training if it came to it."""
         with self._lock:
             entry = self._entries.get(trial)
         if entry is None:
             return {}
         entry.is_final |= is_final
-        entry.hosted.stop(why)
+        entry.hosted.stop(why, status=STOPPED if is_final else INTERRUPTED)
         return entry.hosted.final()
 
     def running(self) -> list[str]:
@@ -239,12 +271,23 @@ class SweepCoordinator:
     def _host(self, run: RunFolder, run_id: str, *, seen: int) -> Hosted:
         sweep = ray.get_runtime_context().current_actor
         workers = self._pool.join(run.trial)
+        hosted: Hosted
+        seat: Seat = workers
+        if self._gate is not None:
+            seat = GatedSeat(
+                workers,
+                self._gate,
+                run.trial,
+                has_begun=has_journal(run.store.child(JOURNAL[-1])) or run.begins_from is not None,
+                stop=lambda why: hosted.stop(why, status=STOPPED),
+            )
 
         def begin() -> TrialLife:
             return TrialLife(self._plan.job, run, run_id=run_id, workers=workers, sweep=sweep)
 
-        hosted = Hosted(run, seen=seen, begin=begin, seat=workers, needs=self._plan.needs)
+        hosted = Hosted(run, seen=seen, begin=begin, seat=seat, needs=self._plan.needs)
         workers.on_limit(hosted.limit)
+        hosted.start()
         return hosted
 
     def _entry(self, trial: str, token: str) -> _Entry | None:
@@ -258,10 +301,20 @@ class SweepCoordinator:
                 if self._facts is not None:
                     self._facts.look()
                 self._pool.look()
+                self._release_the_paused()
                 self._forget_the_ended()
             except Exception:  # the loop must live; the next look may do better
                 log.exception("the sweep could not look at its nodes")
             self._closing.wait(LOOK_S)
+
+    def _release_the_paused(self) -> None:
+        waits = self.waits()
+        with self._lock:
+            entries = list(self._entries.values())
+        for entry in entries:
+            since = entry.paused_at
+            if since is not None and (waits or time.monotonic() - since > _PAUSE_S):
+                entry.hosted.stop("the scheduler lets it pause", status=PAUSED)
 
     def _forget_the_ended(self) -> None:
         with self._lock:

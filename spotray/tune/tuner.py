@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import logging
 import os
-import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,35 +20,42 @@ import ray.util
 from ray.exceptions import RayError
 from ray.train.v2.api.config import ScalingConfig  # ray.train's own, as type checkers see it
 from ray.tune import ResultGrid, RunConfig, TuneConfig, Tuner
+from ray.tune.schedulers import PopulationBasedTraining, create_scheduler
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from spotray.clock import SystemClock
 from spotray.errors import ConfigError
+from spotray.ledger.journal import read_journal
 from spotray.storage import Store
 from spotray.train.config import SpotConfig
 from spotray.train.lease import Lease
 from spotray.train.placing import needs_of
 from spotray.train.trainer import _check_workers, _workers
+from spotray.tune.about import ABOUT, FOLDER, SETTINGS, about_of, class_name, loop_name
+from spotray.tune.budget import check_prices
 from spotray.tune.callback import SweepCallback
 from spotray.tune.checks import check_cluster, check_config, limited, metrics_needed, pauses
 from spotray.tune.grid import SpotResultGrid
 from spotray.tune.lives import JobPlan
 from spotray.tune.messages import NAMESPACE
-from spotray.tune.nodes import possible_workers, present_workers
+from spotray.tune.nodes import node_ups, possible_workers, present_workers
+from spotray.tune.progress import JournalStatus, Progress, quiet_ray
 from spotray.tune.runs import TRIALS
 from spotray.tune.sweep import NODES, SweepCoordinator, SweepPlan
 from spotray.tune.trial import trainable
+from spotray.tune.turns import Turns
 
 log = logging.getLogger(__name__)
 
-FOLDER = "spotray"  # inside of the sweep's folder, beside Ray Tune's own files
-_ABOUT = "sweep.json"  # what a sweep is, for everybody
-_SETTINGS = "sweep.pkl"  # what `restore` needs of it
 _TUNER = "tuner.pkl"  # Ray Tune's own
 MOST_TRIALS = 32  # at once: each takes some 200 MB of the driver's node
+_ACTOR = "spotray-sweep-"  # and the sweep's name: that of its actor
 _CALL_S = 10.0
 _CLOSE_S = 120.0
-_THREADS = 32
+_LEFTOVER_S = 20.0
+_THREADS, _MOST_THREADS = 32, 768
 _STATE_EVERY_S = "2"  # Tune writes down how far it is; what is newer, runs tell again
+_MARKET_LABEL = "ray.io/market-type"
 _LEAST_NODE_SHARE = 0.0001  # of Ray's resource "node:IP": as fine as Ray counts
 
 
@@ -110,6 +115,7 @@ class SpotTuner:
         self.spot = spot or SpotConfig()
         self._needs = metrics_needed(self.tune_config)
         self._pauses = pauses(self.tune_config.scheduler)
+        self._actor_name = f"{_ACTOR}{self.run_config.name}"
         self._restore: dict[str, Any] | None = None  # what Tuner.restore is given
         _check_workers(self.scaling_config)
         check_config(self.tune_config, self.run_config)
@@ -149,18 +155,18 @@ class SpotTuner:
         """
         folder = os.fspath(path).rstrip("/")
         home = Store.at(folder, filesystem=storage_filesystem)
-        about = _about(home)
+        about = about_of(home)
         if about is None or not home.exists(_TUNER):
             raise ConfigError(
-                f"{home.url} holds no sweep (looked for {FOLDER}/{_ABOUT} and {_TUNER}): give the "
+                f"{home.url} holds no sweep (looked for {FOLDER}/{ABOUT} and {_TUNER}): give the "
                 "folder storage_path/name of one that SpotTuner.fit() began"
             )
-        if (name := _loop_name(train_loop)) != about["loop"]:
+        if (name := loop_name(train_loop)) != about["loop"]:
             raise ConfigError(
                 f"the sweep in {home.url} trains {about['loop']!r} and not {name!r}: give that "
                 "training function, or begin another sweep"
             )
-        settings = ray.cloudpickle.loads(home.child(FOLDER).read(_SETTINGS))
+        settings = ray.cloudpickle.loads(home.child(FOLDER).read(SETTINGS))
         parent, _, last = folder.rpartition("/")
         tuner = cls(
             train_loop,
@@ -172,6 +178,7 @@ class SpotTuner:
             scaling_config=scaling_config or settings["scaling_config"],
             spot=spot or settings["spot"],
         )
+        tuner._actor_name = f"{_ACTOR}{about['name']}"  # as Tune has it in its own state
         tuner._needs, tuner._pauses = settings["needs"], settings["pauses"]
         tuner._restore = {
             "resume_unfinished": resume_unfinished,
@@ -191,7 +198,7 @@ class SpotTuner:
     ) -> bool:
         """Whether `restore` will find a sweep in a folder."""
         home = Store.at(os.fspath(path), filesystem=storage_filesystem)
-        return home.exists(f"{FOLDER}/{_ABOUT}") and home.exists(_TUNER)
+        return home.exists(f"{FOLDER}/{ABOUT}") and home.exists(_TUNER)
 
     @property
     def sweep_dir(self) -> str:
@@ -225,6 +232,7 @@ class SpotTuner:
         if not ray.is_initialized():
             ray.init()
         check_cluster(self.scaling_config)
+        self._check_budget()
         lease = Lease(own, str(self.run_config.name))
         lease.take()
         try:
@@ -240,19 +248,37 @@ class SpotTuner:
         path = str(self.run_config.storage_path)
         return Store.at(path, filesystem=filesystem).child(str(self.run_config.name))
 
+    def _check_budget(self) -> None:
+        max_cost_usd = self.spot.max_cost_usd
+        if max_cost_usd is None:
+            return
+        if self.run_config.storage_filesystem is not None:
+            raise ConfigError(
+                "max_cost_usd needs a storage_path that is a URL: with a storage_filesystem nobody "
+                "else can read what the sweep cost"
+            )
+        now_s = time.time()
+        journal = self._cluster_journal()
+        facts = read_journal(Store.at(journal)) if journal else node_ups(now_s)
+        check_prices(facts, max_cost_usd=max_cost_usd, now_s=now_s)
+
+    def _cluster_journal(self) -> str:
+        """URL of the facts about nodes; empty if the cluster has none."""
+        return self.spot.cluster_journal or os.environ.get("SPOTRAY_JOURNAL", "")
+
     def _describe(self, own: Store) -> None:
         """Write down what the sweep is."""
         least, most = _workers(self.scaling_config)
         about = {
-            "name": str(self.run_config.name),
+            "name": self._actor_name.removeprefix(_ACTOR),
             "metric": self.tune_config.metric,
             "mode": self.tune_config.mode,
-            "loop": _loop_name(self.train_loop),
+            "loop": loop_name(self.train_loop),
             "num_samples": self.tune_config.num_samples,
             "min_workers": least,
             "max_workers": most,
         }
-        own.write(_ABOUT, json.dumps(about).encode())
+        own.write(ABOUT, json.dumps(about).encode())
         settings = {
             "scaling_config": self.scaling_config,
             "spot": self.spot,
@@ -262,19 +288,14 @@ class SpotTuner:
             "pauses": self._pauses,
         }
         if self._restore is None:
-            own.write(_SETTINGS, ray.cloudpickle.dumps(settings))
+            own.write(SETTINGS, ray.cloudpickle.dumps(settings))
 
     def _tune(self, home: Store) -> ResultGrid:
-        name = str(self.run_config.name)
-        actor_name = f"spotray-sweep-{name}"
-        sweep = self._start_sweep(home, actor_name)
+        sweep = self._start_sweep(home)
         status, why = "failed", ""
         try:
-            with _environment(
-                TUNE_GLOBAL_CHECKPOINT_S=os.environ.get("TUNE_GLOBAL_CHECKPOINT_S", _STATE_EVERY_S),
-                TUNE_RESULT_BUFFER_LENGTH="1",  # a decision comes before any further step
-            ):
-                grid = self._tuner(home, actor_name).fit()
+            with self._tune_as_here():
+                grid = self._tuner(home).fit()
             ended = all(trial.is_finished() for trial in grid._experiment_analysis.trials)
             status = "finished" if ended else "interrupted"
             return SpotResultGrid(grid._experiment_analysis)
@@ -292,31 +313,69 @@ class SpotTuner:
         finally:
             _end(sweep, status, why)
 
-    def _tuner(self, home: Store, actor_name: str) -> Tuner:
+    def _tuner(self, home: Store) -> Tuner:
         bundle, selector = self._place()
         cls = trainable(
-            _class_name(self.train_loop),
-            sweep_actor=actor_name,
+            class_name(self.train_loop),
+            sweep_actor=self._actor_name,
             bundle=bundle,
             selector=selector,
         )
+        progress = self._progress(home)
         if self._restore is not None:
-            return Tuner.restore(home.url, cls, **self._restore)
+            tuner = Tuner.restore(home.url, cls, **self._restore)
+            # What was pickled with the sweep shows nothing.
+            assert tuner._local_tuner is not None, "Ray Client was refused"
+            run_config = tuner._local_tuner.get_run_config()
+            others = [one for one in run_config.callbacks or [] if not isinstance(one, Progress)]
+            run_config.callbacks = [*others, *progress]
+            return tuner
         search, limit = limited(self.tune_config, most=self._most_trials())
-        callback = SweepCallback(actor_name, limit=limit)
+        scheduler: Any = self.tune_config.scheduler
+        if isinstance(scheduler, str):
+            scheduler = create_scheduler(scheduler)
+        callback = SweepCallback(self._actor_name, limit=limit, scheduler=scheduler)
+        if isinstance(scheduler, PopulationBasedTraining) and not scheduler._synch:
+            scheduler = Turns(scheduler, at_once=self._trials_at_once(), waits=callback.waits)
         return Tuner(
             cls,
             param_space=self.param_space,
             tune_config=replace(
                 self.tune_config,
                 search_alg=search,
+                scheduler=scheduler,
                 reuse_actors=True,
                 max_concurrent_trials=None,  # in the searcher, or in the processes' resources
             ),
             run_config=replace(
-                self.run_config, callbacks=[callback, *(self.run_config.callbacks or [])]
+                self.run_config,
+                callbacks=[callback, *(self.run_config.callbacks or []), *progress],
+                verbose=0,
             ),
         )
+
+    def _progress(self, home: Store) -> list[Progress]:
+        """What shows the sweep while it goes on; nothing if the user wants silence."""
+        if self.run_config.verbose == 0:
+            return []
+        status = JournalStatus(home.url) if self.run_config.storage_filesystem is None else None
+        return [
+            Progress(
+                status or (lambda: None),
+                metric=self.tune_config.metric,
+                mode=self.tune_config.mode,
+            )
+        ]
+
+    @contextlib.contextmanager
+    def _tune_as_here(self) -> Iterator[None]:
+        """What Tune takes from the environment alone."""
+        every_s = os.environ.get("TUNE_GLOBAL_CHECKPOINT_S", _STATE_EVERY_S)
+        settings = {"TUNE_GLOBAL_CHECKPOINT_S": every_s}
+        if "TUNE_RESULT_BUFFER_LENGTH" in os.environ:
+            settings["TUNE_RESULT_BUFFER_LENGTH"] = "1"  # a decision comes before a further step
+        with _environment(**settings), quiet_ray():
+            yield
 
     def _place(self) -> tuple[dict[str, float], dict[str, str]]:
         """Where trials' Tune processes run: with the driver, whose loss ends the sweep anyway.
@@ -326,6 +385,12 @@ class SpotTuner:
         """
         node_id = ray.get_runtime_context().get_node_id()
         node = next(node for node in ray.nodes() if node["NodeID"] == node_id)
+        if (node.get("Labels") or {}).get(_MARKET_LABEL) == "spot":
+            log.warning(
+                "this driver is on a spot node, whose loss ends the sweep: run it on the head, or "
+                "go on after a loss by SpotTuner.restore(%r, ...)",
+                self.sweep_dir,
+            )
         share = _LEAST_NODE_SHARE * 10
         if self._pauses:
             share = int(1 / _LEAST_NODE_SHARE / self._trials_at_once()) * _LEAST_NODE_SHARE
@@ -340,10 +405,10 @@ class SpotTuner:
         workers = max(possible_workers(needs) or 0, present_workers(needs))
         return max(1, min(self._most_trials(), workers // _workers(self.scaling_config)[0]))
 
-    def _start_sweep(self, home: Store, actor_name: str) -> Any:
+    def _start_sweep(self, home: Store) -> Any:
         """The sweep's coordinator, on the driver's node."""
         least, most = _workers(self.scaling_config)
-        journal = self.spot.cluster_journal or os.environ.get("SPOTRAY_JOURNAL", "")
+        journal = self._cluster_journal()
         plan = SweepPlan(
             name=str(self.run_config.name),
             home=home,
@@ -361,48 +426,33 @@ class SpotTuner:
         )
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         actor = ray.remote(SweepCoordinator).options(
-            name=actor_name,
+            name=self._actor_name,
             namespace=NAMESPACE,
             num_cpus=0,
             # Workers that meet or ask hold a thread each, and so does each trial.
-            max_concurrency=_THREADS + 2 * self._most_trials() * (1 + most),
+            max_concurrency=min(_MOST_THREADS, _THREADS + 2 * self._most_trials() * (1 + most)),
             max_restarts=0,
             scheduling_strategy=here,
         )
-        try:
-            return actor.remote(plan)
-        except ValueError as exc:
-            raise ConfigError(
-                f"a sweep named {plan.name!r} is running on this cluster: wait for its end, or "
-                "give this one another name"
-            ) from exc
+        # The lease says that no other driver has this sweep. The actor of one that was killed
+        # just now lives until Ray has noticed.
+        clock = SystemClock()
+        until_s = clock.now_s() + _LEFTOVER_S
+        while True:
+            try:
+                return actor.remote(plan)
+            except ValueError as exc:
+                if clock.now_s() > until_s:
+                    raise ConfigError(
+                        f"a sweep named {plan.name!r} is running on this cluster: wait for its "
+                        "end, or give this one another name"
+                    ) from exc
+                clock.sleep(0.5)
 
 
 def _named(config: RunConfig) -> RunConfig:
     name = config.name or f"sweep-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
     return replace(config, name=name)
-
-
-def _about(home: Store) -> dict[str, Any] | None:
-    """What a sweep wrote down of itself; None if there is none."""
-    try:
-        about = json.loads(home.child(FOLDER).read(_ABOUT))
-    except FileNotFoundError:
-        return None
-    except ValueError as exc:
-        raise ConfigError(f"{home.url}/{FOLDER}/{_ABOUT} is damaged: {exc}") from exc
-    return about if isinstance(about, dict) and "loop" in about else None
-
-
-def _loop_name(loop: Callable[..., Any]) -> str:
-    """By which a training function is known again, also as part of another module."""
-    while isinstance(loop, functools.partial):
-        loop = loop.func
-    return str(getattr(loop, "__qualname__", type(loop).__qualname__))
-
-
-def _class_name(loop: Callable[..., Any]) -> str:
-    return re.sub(r"\W+", "_", _loop_name(loop).rpartition(".")[2]).strip("_") or "train_loop"
 
 
 @contextlib.contextmanager

@@ -31,6 +31,7 @@ class ScriptedLife:
         self.decided: queue.Queue[tuple[int, str]] = queue.Queue()
         self.saved: queue.Queue[tuple[int, str | None]] = queue.Queue()
         self.shares: list[int] = []
+        self.stopped: list[tuple[str, str]] = []
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.ended: queue.Queue[Finished | Exception | None] = queue.Queue()
 
@@ -52,7 +53,8 @@ class ScriptedLife:
             raise end
         return end
 
-    def stop(self, why: str) -> None:
+    def stop(self, why: str, status: str) -> None:
+        self.stopped.append((why, status))
         self.ended.put(None)
 
     def call(self, method: str, args: tuple[Any, ...]) -> Any:
@@ -111,6 +113,7 @@ class Stage:
     ) -> Hosted:
         run = run or open_run(self.home, "t_0", {"lr": 0.1}, None)
         self.hosted = Hosted(run, seen=seen, begin=self.begin, seat=self, needs=needs or {})
+        self.hosted.start()
         return self.hosted
 
     def life(self) -> ScriptedLife:
@@ -296,6 +299,13 @@ def test_a_metric_that_is_not_reported_is_one_clear_line(stage: Stage) -> None:
     assert "\n" not in text
 
 
+def test_a_loop_that_never_reports_is_one_clear_line(stage: Stage) -> None:
+    hosted = stage.host(needs={"accuracy": "TuneConfig(metric=)"})
+    stage.life().finish(20)
+    with pytest.raises(MetricMissing, match=r"'accuracy', and trial t_0 ended without any report"):
+        hosted.next(LONG_S)
+
+
 def test_a_metric_inside_of_another_is_found_by_its_path(stage: Stage) -> None:
     hosted = stage.host(needs={"val/loss": "ASHAScheduler"})
     life = stage.life()
@@ -303,16 +313,19 @@ def test_a_metric_inside_of_another_is_found_by_its_path(stage: Stage) -> None:
     assert given(hosted) == (1, 5)
 
 
-def test_a_stopped_trial_ends_without_a_state_to_save(stage: Stage) -> None:
+def test_a_stopped_trial_points_to_its_run_alone(stage: Stage) -> None:
     hosted = stage.host()
     life = stage.life()
     life.ask(10)
     given(hosted)
-    hosted.stop("the scheduler: paused")
+    hosted.stop("the scheduler lets it pause", status="paused")
+    hosted.stop("once more")
     assert hosted.join(LONG_S)
-    assert hosted.next(LONG_S) == Ended(why="the scheduler: paused")
-    with pytest.raises(CheckpointError, match="was stopped"):
-        hosted.save(LONG_S)
+    assert life.stopped[0] == ("the scheduler lets it pause", "paused")
+    assert hosted.next(LONG_S) == Ended(why="the scheduler lets it pause")
+    pointer = hosted.save(LONG_S)
+    assert pointer is not None
+    assert (pointer.run, pointer.url, pointer.iteration) == ("t_0", None, 1)
     assert not hosted.is_through
 
 
@@ -357,6 +370,33 @@ def test_a_save_goes_on_in_the_next_life(stage: Stage) -> None:
     assert pointer is not None
     assert pointer.url == "/c10"
     assert second.decided.get(timeout=LONG_S) == (10, SAVE)
+
+
+def test_another_tune_process_goes_on_without_a_word_to_the_workers(stage: Stage) -> None:
+    hosted = stage.host()
+    life = stage.life()
+    life.ask(10)
+    assert given(hosted) == (1, 10)
+    assert hosted.take_over(seen=1)
+    assert life.decided.empty()
+    life.ask(20)
+    assert given(hosted) == (2, 20)
+    assert len(stage.lives) == 1
+
+
+def test_a_report_that_the_last_process_took_away_with_it_is_given_again(stage: Stage) -> None:
+    hosted = stage.host()
+    stage.life().ask(10)
+    assert given(hosted) == (1, 10)
+    assert hosted.take_over(seen=0)
+    assert given(hosted) == (1, 10)
+
+
+def test_a_stopped_trial_cannot_be_taken_over(stage: Stage) -> None:
+    hosted = stage.host()
+    stage.life()
+    hosted.stop("the scheduler lets it pause")
+    assert not hosted.take_over(seen=0)
 
 
 def test_workers_reach_their_coordinator_also_to_say_goodbye(stage: Stage) -> None:

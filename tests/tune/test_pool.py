@@ -279,6 +279,17 @@ def test_trials_that_hold_too_few_each_are_not_stuck(clock: Clock) -> None:
     assert not second.seat.wait(0.0)
 
 
+def test_the_pool_is_short_only_while_nobody_can_be_given_what_it_needs(clock: Clock) -> None:
+    pool = pool_on(FakeNodes(a=2), clock, least=1, most=2)
+    first = Trial(pool, "t0")
+    assert not pool.is_short(), "two slots are free"
+    first.look()
+    settle(pool, clock)
+    Trial(pool, "t1")
+    assert pool.is_short()
+    assert not pool.is_short(besides={"t1"})
+
+
 def test_the_autoscaler_hears_what_all_trials_could_use(clock: Clock) -> None:
     nodes = FakeNodes(a=1)
     pool = pool_on(nodes, clock, most=3)
@@ -286,6 +297,9 @@ def test_the_autoscaler_hears_what_all_trials_could_use(clock: Clock) -> None:
     Trial(pool, "t1")
     pool.look()
     assert nodes.requested[-1] == 6
+    pool.ask_for_more(3)  # for a trial that did not begin yet
+    pool.look()
+    assert nodes.requested[-1] == 9
 
 
 def test_a_closed_pool_leaves_no_process(clock: Clock) -> None:

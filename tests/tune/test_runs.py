@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spotray.errors import ConfigError
+from spotray.errors import CheckpointError, ConfigError
 from spotray.events import CheckpointCommitted, Event, Reported, TrainingDone
 from spotray.ledger.journal import JournalWriter
 from spotray.storage import Store
@@ -49,6 +49,11 @@ def test_a_clone_begins_from_the_donors_checkpoint_and_goes_on_counting(home: St
     run = open_run(home, TRIAL, {"lr": 0.2}, donor())
     assert run.name.startswith(f"{TRIAL}-")
     assert (run.base, run.begins_from, run.begins_at) == (4, "/ckpt", 40)
+
+
+def test_nobody_is_cloned_that_has_no_checkpoint(home: Store) -> None:
+    with pytest.raises(CheckpointError, match="cannot be cloned from a1b2c_00001"):
+        open_run(home, TRIAL, {"lr": 0.2}, donor(url=None))
 
 
 def test_a_clone_that_goes_on_keeps_where_it_began(home: Store) -> None:

@@ -1,0 +1,310 @@
+"""Sweeps under preemptions on real Ray nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import ray
+from ray import tune
+from ray.tune import FailureConfig
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    HyperBandScheduler,
+    MedianStoppingRule,
+    PopulationBasedTraining,
+)
+
+from spotray import ConfigError, SpotTuner
+from spotray.clock import SystemClock, wait_until
+from spotray.events import JobEnded, JobStarted, Restored, WorkerGroupStarted
+from spotray.lab.lab import Lab
+from spotray.lab.scenario import Scenario
+from tests.train.workers import WorkerPool
+from tests.tune.ray_sweeps import (
+    WORKERS,
+    Disturber,
+    fell_back,
+    of,
+    results_of,
+    run_events,
+    runs,
+    tuner_of,
+)
+from tests.tune.sweep_jobs import STEPS_PER_EPOCH, sweep_loop, undisturbed
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).parents[2]
+RATES = [1e-3, 2e-3, 3e-3, 5e-3, 1e-2, 2e-2, 3e-2, 5e-2]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    journal = tmp_path_factory.mktemp("cluster")
+    with Lab(scenario=Scenario(workers=WORKERS, provisioning_s=1.0), journal=journal) as lab:
+        lab.wait_for_workers(WORKERS)
+        lab.connect(runtime_env={"env_vars": {"PYTHONPATH": str(ROOT)}})
+        yield lab
+
+
+@pytest.fixture
+def cluster(lab: Lab) -> Lab:
+    """The lab with all its workers there again."""
+    lab.set_capacity(2 * WORKERS)
+    lab.wait_for_workers(WORKERS)
+    return lab
+
+
+def references(rates: list[float], epochs: int) -> dict[float, str]:
+    """The weights at each learning rate after the same loop in one process."""
+    pool = WorkerPool(1)
+    try:
+        return {lr: str(pool.run(1, undisturbed, lr, epochs)[0]) for lr in rates}
+    finally:
+        pool.close()
+
+
+def assert_every_report_came_once(path: str, count: int | None = None) -> None:
+    numbers = [result["training_iteration"] for result in results_of(path)]
+    assert numbers == list(range(1, len(numbers) + 1)), "a report was lost, or came twice"
+    assert count is None or len(numbers) == count
+
+
+def test_random_search_ends_as_if_nobody_had_taken_nodes(cluster: Lab, tmp_path: Path) -> None:
+    epochs = 6
+    script = {3: "kill", 8: "notice", 14: "kill", 20: "notice", 27: "notice", 33: "kill"}
+    disturber = Disturber(cluster, script)
+    tuner = tuner_of(tmp_path, "random", lrs=RATES, epochs=epochs, callbacks=[disturber])
+    grid = tuner.fit()
+    disturber.join()
+    assert len(disturber.done) == 6, "fewer nodes were taken than planned"
+    assert len(grid) == len(RATES)
+    assert grid.num_errors == 0
+    expected = references(RATES, epochs)
+    for result in grid:
+        assert result.metrics["weights_sha256"] == expected[result.config["lr"]]
+        assert result.metrics["step"] == epochs * STEPS_PER_EPOCH
+        assert_every_report_came_once(result.path, epochs)
+        from torch.distributed.checkpoint import FileSystemReader
+
+        names = FileSystemReader(result.checkpoint.path).read_metadata().state_dict_metadata
+        assert "/model/head.weight" in names
+    # The last ones have all workers to themselves.
+    worlds = [
+        e.world_size for run in runs(tuner) for e in of(run_events(tuner, run), WorkerGroupStarted)
+    ]
+    assert max(worlds) > 1
+
+
+def test_asha_judges_by_reports_that_a_loss_does_not_change(cluster: Lab, tmp_path: Path) -> None:
+    scheduler = ASHAScheduler(grace_period=2, max_t=8, reduction_factor=2)
+    disturber = Disturber(cluster, {3: "kill", 9: "notice", 15: "kill"})
+    tuner = tuner_of(
+        tmp_path, "asha", lrs=RATES[:6], epochs=8, callbacks=[disturber], scheduler=scheduler
+    )
+    grid = tuner.fit()
+    disturber.join()
+    assert grid.num_errors == 0
+    ended = [result.metrics["training_iteration"] for result in grid]
+    assert set(ended) <= {2, 4, 8}
+    assert 8 in ended
+    for result in grid:
+        assert_every_report_came_once(result.path)
+        assert result.checkpoint is not None, "a trial that was stopped has no checkpoint"
+    for run in runs(tuner):
+        events = run_events(tuner, run)
+        assert of(events, JobEnded)[-1].status in ("finished", "stopped")
+        assert not fell_back(events), "a trial that had a checkpoint began anew"
+
+
+def test_pbt_clones_from_durable_checkpoints(cluster: Lab, tmp_path: Path) -> None:
+    scheduler = PopulationBasedTraining(
+        time_attr="training_iteration",
+        perturbation_interval=2,
+        quantile_fraction=0.5,
+        hyperparam_mutations={"lr": tune.loguniform(1e-3, 1e-1)},
+    )
+    disturber = Disturber(cluster, {5: "kill", 12: "notice"})
+    tuner = tuner_of(
+        tmp_path,
+        "pbt",
+        lrs=[1e-6, 1e-2],
+        epochs=8,
+        callbacks=[disturber],
+        scheduler=scheduler,
+    )
+    grid = tuner.fit()
+    disturber.join()
+    assert grid.num_errors == 0
+    clones = [run for run in runs(tuner) if "-" in run]
+    assert clones, "nobody was cloned"
+    for run in clones:
+        first = of(run_events(tuner, run), Restored)[0]
+        assert (first.source, first.step > 0) == ("other job", True)
+    for result in grid:
+        assert result.metrics["training_iteration"] == 8
+        assert result.metrics["step"] == 8 * STEPS_PER_EPOCH
+        told = results_of(result.path)
+        if (Path(result.metrics["run_dir"]).name) in clones:
+            # The new learning rate counts, not the one in the donor's optimizer.
+            assert told[-1]["lr_now"] == pytest.approx(result.config["lr"])
+
+
+def hyperband() -> dict[str, Any]:
+    return {"scheduler": HyperBandScheduler(max_t=4, reduction_factor=2)}
+
+
+def median_stopping() -> dict[str, Any]:
+    rule = MedianStoppingRule(
+        time_attr="training_iteration", grace_period=2, min_samples_required=2
+    )
+    return {"scheduler": rule}
+
+
+def pb2() -> dict[str, Any]:
+    pytest.importorskip("GPy", reason="PB2 needs GPy")
+    from ray.tune.schedulers.pb2 import PB2
+
+    bounds = {"lr": [1e-3, 1e-1]}
+    settings = {"time_attr": "training_iteration", "perturbation_interval": 2}
+    return {"scheduler": PB2(hyperparam_bounds=bounds, **settings)}
+
+
+def optuna() -> dict[str, Any]:
+    pytest.importorskip("optuna", reason="OptunaSearch needs optuna")
+    from ray.tune.search.optuna import OptunaSearch
+
+    return {"search_alg": OptunaSearch(seed=0), "num_samples": 4}
+
+
+@pytest.mark.parametrize("kind", [hyperband, median_stopping, pb2, optuna])
+def test_each_way_to_search_goes_on_through_losses(
+    cluster: Lab, tmp_path: Path, kind: Callable[[], dict[str, Any]]
+) -> None:
+    search = kind()
+    disturber = Disturber(cluster, {3: "kill", 7: "notice"})
+    tuner = tuner_of(
+        tmp_path,
+        kind.__name__,
+        lrs=tune.loguniform(1e-3, 1e-1) if "search_alg" in search else RATES[:4],
+        epochs=4,
+        callbacks=[disturber],
+        **search,
+    )
+    grid = tuner.fit()
+    disturber.join()
+    assert len(disturber.done) == 2, "fewer nodes were taken than planned"
+    assert len(grid) == 4
+    assert grid.num_errors == 0
+    assert max(result.metrics["training_iteration"] for result in grid) == 4
+    for run in runs(tuner):
+        assert not fell_back(run_events(tuner, run)), "a trial that had a checkpoint began anew"
+
+
+def test_a_space_that_the_searcher_cannot_take_is_one_clear_line(
+    cluster: Lab, tmp_path: Path
+) -> None:
+    pytest.importorskip("optuna", reason="OptunaSearch needs optuna")
+    from ray.tune.search.optuna import OptunaSearch
+
+    tuner = tuner_of(tmp_path, "space", lrs=RATES, epochs=2, search_alg=OptunaSearch())
+    with pytest.raises(
+        ConfigError, match="Ray Tune does not take this sweep: Grid search"
+    ) as error:
+        tuner.fit()
+    assert "\n" not in str(error.value)
+    # Nothing began, so the name is free for the sweep with another space.
+    assert not runs(tuner)
+
+
+def test_after_the_death_of_the_driver_a_sweep_goes_on(cluster: Lab, tmp_path: Path) -> None:
+    rates, epochs = RATES[:6], 6
+    command = [sys.executable, "-m", "tests.tune.sweep_driver"]
+    arguments = [cluster.address, str(tmp_path), "killed", json.dumps(rates), str(epochs)]
+    environment = {**os.environ, **cluster.environment, "PYTHONPATH": str(ROOT)}
+    driver = subprocess.Popen(
+        [*command, *arguments], cwd=ROOT, env=environment, start_new_session=True
+    )
+    folder = tmp_path / "killed"
+
+    def ended() -> list[str]:
+        done = []
+        for about in folder.glob("trials/*/spotray/journal/driver-*.jsonl"):
+            if '"finished"' in about.read_text():
+                done.append(about.parts[-4])
+        return sorted(done)
+
+    try:
+        assert wait_until(lambda: len(ended()) >= 2, timeout_s=300, clock=SystemClock())
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    ended_before = ended()
+    assert len(ended_before) < len(rates), "the sweep ended before its driver could be killed"
+    assert SpotTuner.can_restore(folder)
+    tuner = SpotTuner.restore(folder, sweep_loop)
+    grid = tuner.fit()
+    assert len(grid) == len(rates)
+    assert grid.num_errors == 0
+    expected = references(rates, epochs)
+    for result in grid:
+        assert result.metrics["weights_sha256"] == expected[result.config["lr"]]
+        assert result.metrics["training_iteration"] == epochs
+    for run in ended_before:
+        assert len(of(run_events(tuner, run), JobStarted)) == 1, f"{run} was trained again"
+
+
+def test_a_bug_ends_its_trial_at_once_and_no_other(cluster: Lab, tmp_path: Path) -> None:
+    tuner = tuner_of(
+        tmp_path,
+        "bug",
+        lrs=[1e-3],
+        epochs=2,
+        config={"bug_at": tune.grid_search([3, 1000])},
+        step_s=0.0,
+        run_config={"failure_config": FailureConfig(max_failures=0)},
+    )
+    grid = tuner.fit()
+    assert grid.num_errors == 1
+    bad = next(result for result in grid if result.error)
+    assert bad.config["bug_at"] == 3
+    assert isinstance(bad.error, ZeroDivisionError)
+    assert "a bug of the user's" in str(bad.error)
+    good = next(result for result in grid if not result.error)
+    assert good.metrics["step"] == 2 * STEPS_PER_EPOCH
+
+
+def test_a_metric_that_nobody_reports_ends_the_sweep_with_one_line(
+    cluster: Lab, tmp_path: Path
+) -> None:
+    tuner = tuner_of(tmp_path, "missing", lrs=RATES, epochs=2, metric="accuracy", step_s=0.0)
+    with pytest.raises(ConfigError, match=r"TuneConfig\(metric=\) needs the metric 'accuracy'"):
+        tuner.fit()
+
+
+def test_nothing_of_the_sweeps_is_left(cluster: Lab) -> None:
+    names = [
+        actor["Name"] or actor["ClassName"]
+        for actor in ray._private.state.actors().values()
+        if actor["State"] == "ALIVE"
+    ]
+    assert not [name for name in names if "spotray" in name or "LiveWorker" in name]
+    left = [
+        process.info["name"]
+        for process in psutil.process_iter(["cmdline", "name"])
+        if " ".join(process.info["cmdline"] or []).startswith(("ray::LiveWorker", "ray::Sweep"))
+    ]
+    assert left == []
+    for node in cluster.nodes():
+        if node.shm_dir.exists():
+            held = [path.name for path in node.shm_dir.iterdir() if path.is_dir()]
+            assert held == [], f"{node.name} still holds snapshots of ended trials"
