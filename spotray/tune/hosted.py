@@ -299,8 +299,8 @@ class Hosted:
             self._take_told(told)
 
     def _number(self, step: int, metrics: Mapping[str, Any]) -> None:
-        if step in self._numbers:
-            return
+        if step <= max(self._numbers, default=-1):
+            return  # told before, or passed without a report
         number = self.run.base + len(self._numbers) + 1
         self._numbers[step] = number
         report = Report(iteration=number, step=step, metrics=metrics, run_dir=self.run.url)

@@ -104,9 +104,16 @@ def told_by(facts: Sequence[Event]) -> Told:
     """Reports and end of a run, from its journal.
 
     A step that was done again after a loss is reported again, with the same metrics: it
-    counts once.
+    counts once. A step that was passed without a report has none: what a worker says of it
+    later is of a loop that was behind the others.
+
+    Args:
+        facts: By time.
     """
-    reports = {e.step: e.metrics for e in facts if isinstance(e, Reported)}
+    reports: dict[int, Mapping[str, Any]] = {}
+    for event in facts:
+        if isinstance(event, Reported) and event.step > max(reports, default=-1):
+            reports[event.step] = event.metrics
     done = [e for e in facts if isinstance(e, TrainingDone)]
     last = done[-1] if done else None
     committed = [
@@ -116,7 +123,7 @@ def told_by(facts: Sequence[Event]) -> Told:
     ]
     is_through = last is not None and bool(committed)
     return Told(
-        reports=tuple(sorted(reports.items())),
+        reports=tuple(reports.items()),
         final=last.metrics if last is not None and is_through else None,
         checkpoint=committed[-1] if is_through else None,
     )

@@ -88,6 +88,11 @@ def test_a_step_that_was_reported_twice_counts_once() -> None:
     assert told.final is None
 
 
+def test_a_step_that_was_passed_without_a_report_has_none() -> None:
+    told = told_by([reported(10), reported(20), reported(13, at_s=5.0), reported(30, at_s=6.0)])
+    assert [step for step, _ in told.reports] == [10, 20, 30]
+
+
 def test_the_end_is_known_with_its_checkpoint() -> None:
     done = TrainingDone(at_s=2.0, step=20, weights_sha256="ab", metrics={"step": 20})
     facts: list[Event] = [reported(10), committed(10, "/c10"), committed(20, "/c20"), done]
