@@ -292,6 +292,7 @@ class Assembly:
                 generation=roster.generation,
                 members=tuple(membership.members_alive()),
                 known=tuple(m for m in started if membership.is_known(m)),
+                entered=tuple(m for m in started if membership.has_entered(m)),
                 leaving_nodes=tuple(self._planner.notices),
                 useful_workers=max(self._useful(), membership.min_workers),
                 done=membership.done,

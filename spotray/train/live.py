@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 0.2
 _CALL_S = 10.0
+_START_S = 120.0  # until a worker's process runs; else somebody else was quicker at its node
 _END_S = 15.0  # for all workers to end after the job is done
 _STOP_S = 3.0  # the same of a job that is stopped
 _TELL_EVERY_S = 30.0
@@ -96,11 +97,13 @@ class LiveTraining:
             SpotrayError: an input of the training loop is wrong.
             WorkerGroupError: the training loop failed.
         """
+        dropped: dict[str, str] = {}
         try:
             while True:
                 gone = self._reap()
                 if isinstance(gone, GaveWay):
                     return gone
+                gone |= dropped
                 if self._stop_why:
                     return self._stopped()
                 view = self._supervisor.supervise(self._nodes(), gone)
@@ -108,11 +111,12 @@ class LiveTraining:
                     view = self._supervisor.supervise(self._nodes(), gone)
                 if view is None:
                     continue
+                dropped = {}
                 if view.gave_up:
                     return GaveWay(view.gave_up)
                 if view.done:
                     return self._end()
-                self._drop_unwanted(view)
+                dropped = self._drop_unwanted(view)
                 for node_id in self._from.places(view, self._nodes()):
                     self._start(node_id)
                 self._tell_waiting(view)
@@ -176,17 +180,22 @@ class LiveTraining:
         self._workers.clear()
         return names
 
-    def _drop_unwanted(self, view: View) -> None:
-        """End workers that were thrown out, and those that no node could hold."""
+    def _drop_unwanted(self, view: View) -> dict[str, str]:
+        """End workers that were thrown out, and those whose place another job took."""
         now = time.monotonic()
+        dropped: dict[str, str] = {}
         for name, worker in list(self._workers.items()):
-            if name in view.known:
+            waited_s = now - worker.started_at
+            if name in view.entered or (name in view.known and waited_s <= _START_S):
                 continue
-            if now - worker.started_at > _LOOK_S:
-                log.warning("worker %s was thrown out: ended", name)
+            if waited_s > _LOOK_S:
+                what = "was thrown out" if name not in view.known else "did not start"
+                log.warning("worker %s %s: ended", name, what)
                 self._from.give_back(worker.actor, healthy=False)
                 self._from.avoid(worker.node_id)
                 del self._workers[name]
+                dropped[name] = what
+        return dropped
 
     def _start(self, node_id: str) -> None:
         name = f"w{next(self._numbers)}-{time.time_ns() % 10**9:09d}"

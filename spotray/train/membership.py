@@ -158,7 +158,7 @@ class Membership:
             )
         if worker is None:
             return Directive(generation=generation, is_out=True)
-        worker.seen_s = now_s
+        worker.entered, worker.seen_s = True, now_s  # this side may have forgotten the former
         if member in self.roster.members:
             self._made_steps |= made_steps
             why, durable = self._meet
@@ -292,6 +292,11 @@ class Membership:
     def is_known(self, member: str) -> bool:
         """Whether it is a member or may become one."""
         return member in self._workers
+
+    def has_entered(self, member: str) -> bool:
+        """Whether its process runs, as far as known."""
+        worker = self._workers.get(member)
+        return worker is not None and worker.entered
 
     @property
     def broken(self) -> str:

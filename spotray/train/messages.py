@@ -64,6 +64,7 @@ class View:
     generation: int
     members: tuple[str, ...]
     known: tuple[str, ...]  # every worker that may take part
+    entered: tuple[str, ...]  # those of them whose process runs
     leaving_nodes: tuple[str, ...]
     useful_workers: int  # more have nothing to do
     done: bool

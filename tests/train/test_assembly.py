@@ -737,3 +737,12 @@ def test_a_job_that_is_stopped_lets_everybody_go(jobs: Any) -> None:
     assert left.out == "the trial is over"
     with pytest.raises(FencedOut):
         job.assembly.finish("b", {}, None)
+
+
+def test_the_driver_hears_whose_process_runs(jobs: Any) -> None:
+    job = jobs()
+    job.enter("a")
+    job.started["b"] = node("b")
+    view = job.sync()
+    assert view.known == ("a", "b")
+    assert view.entered == ("a",)

@@ -61,6 +61,7 @@ class Trial:
             generation=1,
             members=(),
             known=(),
+            entered=(),
             leaving_nodes=leaving,
             useful_workers=self.useful,
             done=False,
