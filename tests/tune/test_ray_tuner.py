@@ -230,7 +230,7 @@ def test_after_the_death_of_the_driver_a_sweep_goes_on(cluster: Lab, tmp_path: P
     rates, epochs = RATES[:6], 6
     command = [sys.executable, "-m", "tests.tune.sweep_driver"]
     arguments = [cluster.address, str(tmp_path), "killed", json.dumps(rates), str(epochs)]
-    environment = {**os.environ, **cluster.environment, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, **cluster.environment(), "PYTHONPATH": str(ROOT)}
     driver = subprocess.Popen(
         [*command, *arguments], cwd=ROOT, env=environment, start_new_session=True
     )
