@@ -34,7 +34,6 @@ class RayNodes:
         self._needs = needs_of(scaling_config)
         self._selector = scaling_config.label_selector
         self._fits: dict[str, bool] = {}  # node id -> whether it has the wanted labels
-        self._used: set[str] = set()  # nodes that ever had a worker
         self._request = ResourceRequest(scaling_config, requester=f"spotray-{name}-{time.time()}")
 
     def room(self) -> Room:
@@ -46,7 +45,6 @@ class RayNodes:
         return Room(free, frozenset(draining_nodes()))
 
     def start(self, node_id: str) -> Any:
-        self._used.add(node_id)
         return start_worker(self._needs, node_id)
 
     def end(self, actor: Any) -> None:
@@ -55,9 +53,10 @@ class RayNodes:
     def request(self, workers: int) -> None:
         self._request.renew(workers)
 
-    def used_and_alive(self) -> list[str]:
-        """Nodes that had a worker and are there."""
-        return sorted(self._used & {node["NodeID"] for node in ray.nodes() if node["Alive"]})
+    def with_memory(self) -> list[str]:
+        """Nodes that may hold snapshots, also those of an earlier driver's workers."""
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        return sorted(n["NodeID"] for n in nodes if count_fits(self._needs, n["Resources"]))
 
     def close(self) -> None:
         """Ask the autoscaler for nothing any more."""

@@ -343,7 +343,7 @@ class SweepCoordinator:
             remove.options(
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)
             ).remote(run_ids, SHM_DIR)
-            for node_id in self._nodes.used_and_alive()
+            for node_id in self._nodes.with_memory()
         ]
         if not wait_s:
             return

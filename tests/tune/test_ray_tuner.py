@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import ray
 from ray import tune
@@ -298,12 +297,6 @@ def test_nothing_of_the_sweeps_is_left(cluster: Lab) -> None:
         if actor["State"] == "ALIVE"
     ]
     assert not [name for name in names if "spotray" in name or "LiveWorker" in name]
-    left = [
-        process.info["name"]
-        for process in psutil.process_iter(["cmdline", "name"])
-        if " ".join(process.info["cmdline"] or []).startswith(("ray::LiveWorker", "ray::Sweep"))
-    ]
-    assert left == []
     for node in cluster.nodes():
         if node.shm_dir.exists():
             held = [path.name for path in node.shm_dir.iterdir() if path.is_dir()]
