@@ -17,12 +17,13 @@ from spotray.errors import SpotrayError
 from spotray.train.live_worker import LiveJob, Outcome
 from spotray.train.messages import View
 from spotray.train.placing import Workers
+from spotray.train.ray_internals import has_process
 
 log = logging.getLogger(__name__)
 
 _LOOK_S = 0.2
 _CALL_S = 10.0
-_START_S = 120.0  # until a worker's process runs; else somebody else was quicker at its node
+_PLACE_S = 5.0  # for Ray to give a worker its place; else another job was quicker there
 _END_S = 15.0  # for all workers to end after the job is done
 _STOP_S = 3.0  # the same of a job that is stopped
 _TELL_EVERY_S = 30.0
@@ -186,15 +187,19 @@ class LiveTraining:
         dropped: dict[str, str] = {}
         for name, worker in list(self._workers.items()):
             waited_s = now - worker.started_at
-            if name in view.entered or (name in view.known and waited_s <= _START_S):
+            if name in view.known:
+                if name in view.entered or waited_s <= _PLACE_S or has_process(worker.actor):
+                    continue
+                what = "found no room on its node"
+            elif waited_s > _LOOK_S:
+                what = "was thrown out"
+            else:
                 continue
-            if waited_s > _LOOK_S:
-                what = "was thrown out" if name not in view.known else "did not start"
-                log.warning("worker %s %s: ended", name, what)
-                self._from.give_back(worker.actor, healthy=False)
-                self._from.avoid(worker.node_id)
-                del self._workers[name]
-                dropped[name] = what
+            log.warning("worker %s %s: ended", name, what)
+            self._from.give_back(worker.actor, healthy=False)
+            self._from.avoid(worker.node_id)
+            del self._workers[name]
+            dropped[name] = what
         return dropped
 
     def _start(self, node_id: str) -> None:

@@ -373,6 +373,15 @@ def free_resources() -> dict[str, dict[str, float]]:
     return {node: dict(amounts) for node, amounts in free.items() if node in usable}
 
 
+def has_process(actor: Any) -> bool:
+    """Whether Ray found room for an actor, on whose node its process may still be starting.
+
+    Ray's public states tell no difference: both are PENDING_CREATION.
+    """
+    told = ray._private.state.actors(actor._actor_id.hex())
+    return bool(told["Address"]["Port"])
+
+
 class ResourceRequest:
     """Asks Ray's autoscaler for the nodes of a job, beside other jobs' requests.
 

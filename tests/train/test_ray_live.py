@@ -12,6 +12,7 @@ import psutil
 import pytest
 import ray
 from ray.train import FailureConfig, TrainingFailedError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from spotray import ConfigError, ElasticTrainer
 from spotray.clock import SystemClock, wait_until
@@ -27,6 +28,7 @@ from spotray.events import (
 from spotray.lab.lab import Lab
 from spotray.lab.scenario import Scenario, ScriptedEvent
 from spotray.ledger.recovery import Recovery, summarize_recoveries
+from spotray.train.placing import ClusterWorkers
 from tests.train import ray_lab
 from tests.train.ray_jobs import plain_loop
 from tests.train.ray_lab import (
@@ -186,6 +188,37 @@ def test_a_second_job_of_a_name_is_refused_while_the_first_runs(
         trainer_of(tmp_path, "twice").fit()
     thread.join()
     assert of(events_of(first), TrainingDone), "the first job was disturbed"
+
+
+def test_a_place_that_another_job_took_is_given_up(
+    cluster: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = ClusterWorkers.start
+    others: list[Any] = []
+
+    def too_late(self: ClusterWorkers, node_id: str) -> Any:
+        if not others:
+            here = NodeAffinitySchedulingStrategy(node_id, soft=False)
+            others.append(ray.remote(_Other).options(num_cpus=1, scheduling_strategy=here).remote())
+            ray.get(others[0].is_here.remote())
+        return start(self, node_id)
+
+    monkeypatch.setattr(ClusterWorkers, "start", too_late)
+    trainer = trainer_of(tmp_path, "taken", workers=(2, 2))
+    try:
+        trainer.fit()
+    finally:
+        ray.kill(others[0])
+    group = of(events_of(trainer), WorkerGroupStarted)[0]
+    assert group.world_size == 2
+    assert_trained(events_of(trainer), epochs=EPOCHS)
+
+
+class _Other:
+    """A worker of another job."""
+
+    def is_here(self) -> bool:
+        return True
 
 
 def test_nothing_of_the_jobs_is_left(cluster: Lab) -> None:
