@@ -28,9 +28,7 @@ def pools(tmp_path: Path) -> Iterator[Callable[..., LivePool]]:
     def make(folder: str = "job", resume: str | None = None, **config: Any) -> LivePool:
         at = tmp_path / folder
         at.mkdir()
-        pool = LivePool(
-            at, train_loop, config, spot=SPOT, asks=True, resume_from_checkpoint=resume
-        )
+        pool = LivePool(at, train_loop, config, spot=SPOT, asks=True, resume_from_checkpoint=resume)
         made.append(pool)
         return pool
 
@@ -114,9 +112,7 @@ def test_a_job_begins_from_what_another_saved_with_its_own_settings(
     assert (ask.step, seen(ask)) == (3 * STEPS_PER_EPOCH, [2])
     clone.assembly.decide(ask.step, GO_ON)
     (ended,) = clone.finished()
-    assert [(e.step, e.source) for e in of(clone, Restored)] == [
-        (2 * STEPS_PER_EPOCH, "other job")
-    ]
+    assert [(e.step, e.source) for e in of(clone, Restored)] == [(2 * STEPS_PER_EPOCH, "other job")]
     # The same settings here, so the same end: nothing of the state was left behind.
     assert ended["sha256"] == end["sha256"]
 
