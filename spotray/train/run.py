@@ -321,6 +321,8 @@ class Run:
         """Report metrics to the journal and to Ray Train; call it on all workers alike."""
         if self._moved and not self._ahead:
             return  # the workers changed in this step: it will be done again, and this too
+        if self._ahead and self._position.step_in_epoch:
+            return  # the others have told it, and are in the next epoch
         full = self._reports.report(metrics, asks=not self._ahead)
         if self._prepared is not None:
             self._prepared.keeper.saver.reported(full)
