@@ -146,7 +146,11 @@ class JobStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class JobEnded(Event):
-    """``fit()`` came back. ``status``: finished, failed or interrupted."""
+    """``fit()`` came back, or a sweep's trial ended.
+
+    ``status``: finished, failed or interrupted; of a trial also stopped (its scheduler's
+    decision) or paused (it goes on later).
+    """
 
     job: str
     status: str

@@ -11,9 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # A busy machine makes an example slow, not wrong.
-settings.register_profile(
-    "spotray", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+settings.register_profile("spotray", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("spotray")
 
 

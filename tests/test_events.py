@@ -71,9 +71,7 @@ def test_an_event_of_a_newer_version_is_kept_as_it_was(event: Unknown) -> None:
 
 
 @given(event=any_event, name=st.text(), value=json_values)
-def test_a_field_of_a_newer_version_is_ignored(
-    event: Event, name: str, value: typing.Any
-) -> None:
+def test_a_field_of_a_newer_version_is_ignored(event: Event, name: str, value: typing.Any) -> None:
     raw = json.loads(encode(event))
     if name not in raw and not isinstance(event, Unknown) and name not in vars(event):
         assert decode(json.dumps(raw | {name: value})) == event
@@ -132,8 +130,14 @@ def test_whole_numbers_are_times_too() -> None:
 
 def test_lists_come_back_as_tuples() -> None:
     event = StepsDone(
-        at_s=1.0, generation=1, first_step=1, last_step=2, seconds=0.5, samples=64,
-        world_size=2, ended_at_s=(0.5, 1.0),
+        at_s=1.0,
+        generation=1,
+        first_step=1,
+        last_step=2,
+        seconds=0.5,
+        samples=64,
+        world_size=2,
+        ended_at_s=(0.5, 1.0),
     )
     assert decode(encode(event)) == event
 

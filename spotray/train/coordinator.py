@@ -286,12 +286,12 @@ class Coordinator:
         for node_id in alive.keys() - self._alive.keys():
             self._seen_at[node_id] = time.monotonic()
             if self._writes_nodes:
-                self._append(_node_up(alive[node_id], now_s))
+                self._append(node_up(alive[node_id], now_s))
                 self._append(NodeReady(at_s=now_s, node_id=node_id))
         for node in nodes:
             node_id = node["NodeID"]
             if node_id in self._alive and node_id not in alive:
-                cause, noticed = _death(node)
+                cause, noticed = death_of(node)
                 if cause != "shutdown" and node_id in self._group:
                     self._losses += 1
                 if self._writes_nodes:
@@ -347,7 +347,8 @@ def _newest(store: Store) -> _Before:
     )
 
 
-def _node_up(node: dict[str, Any], now_s: float) -> NodeUp:
+def node_up(node: dict[str, Any], now_s: float) -> NodeUp:
+    """A node that Ray knows, as a fact."""
     labels = node.get("Labels") or {}
     is_head = any(name.startswith("node:__internal_head__") for name in node["Resources"])
     return NodeUp(
@@ -358,7 +359,7 @@ def _node_up(node: dict[str, Any], now_s: float) -> NodeUp:
     )
 
 
-def _death(node: dict[str, Any]) -> tuple[str, bool]:
+def death_of(node: dict[str, Any]) -> tuple[str, bool]:
     """Cause of a node's end as Ray has it, and whether it was announced."""
     reason = node.get("DeathReason")
     if reason == _PREEMPTED:

@@ -100,7 +100,7 @@ class ElasticTrainer:
         self.recovery = recovery
         self.torch_config = torch_config
         self.run_config = _named(run_config or RunConfig())
-        _check_workers(self.scaling_config)
+        check_workers(self.scaling_config)
 
     @property
     def run_dir(self) -> str:
@@ -125,7 +125,7 @@ class ElasticTrainer:
         if not ray.is_initialized():
             ray.init()
         set_fast_recovery_env()
-        run_id = _run_id(store)
+        run_id = run_id_of(store)
         name = str(self.run_config.name)
         cluster_journal = self.spot.cluster_journal or os.environ.get("SPOTRAY_JOURNAL", "")
         coordinator = self._start_coordinator(store, writes_nodes=not cluster_journal)
@@ -136,7 +136,7 @@ class ElasticTrainer:
             _end_coordinator(coordinator)
             raise
         journal = JournalWriter(store.child("journal"), writer=f"driver-{int(time.time() * 1000)}")
-        low, high = _workers(self.scaling_config)
+        low, high = worker_range(self.scaling_config)
         journal.append(
             JobStarted(
                 at_s=time.time(),
@@ -266,7 +266,7 @@ class ElasticTrainer:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         resources = self.scaling_config._resources_per_worker_not_none
         name = str(self.run_config.name)
-        low, high = _workers(self.scaling_config)
+        low, high = worker_range(self.scaling_config)
         live = self.recovery == "live"
         actor = ray.remote(LiveCoordinator if live else Coordinator).options(
             name=_actor_name(name),
@@ -302,15 +302,21 @@ def _named(config: RunConfig) -> RunConfig:
     return replace(config, name=name)
 
 
-def _check_workers(config: ScalingConfig) -> None:
-    low, high = _workers(config)
+def check_workers(config: ScalingConfig) -> None:
+    """Refuse numbers of workers that make no sense.
+
+    Raises:
+        ConfigError: the least is below 1, or above the most.
+    """
+    low, high = worker_range(config)
     if low < 1 or high < low:
         raise ConfigError(
             f"num_workers=({low}, {high}): the least must be at least 1 and not above the most"
         )
 
 
-def _workers(config: ScalingConfig) -> tuple[int, int]:
+def worker_range(config: ScalingConfig) -> tuple[int, int]:
+    """The least and the most workers."""
     workers = config.num_workers
     return (workers, workers) if isinstance(workers, int) else (workers[0], workers[1])
 
@@ -319,7 +325,7 @@ def _actor_name(job: str) -> str:
     return f"spotray-coordinator-{job}"
 
 
-def _run_id(store: Store) -> str:
+def run_id_of(store: Store) -> str:
     """The run's id, made at its first start and found again at the next."""
     try:
         raw = json.loads(store.read("run.json"))

@@ -14,7 +14,7 @@ from ray.train.v2.api.config import ScalingConfig  # ray.train's own, as type ch
 from spotray.events import Event, NodeDown, NodeReady
 from spotray.ledger.journal import JournalWriter
 from spotray.storage import Store
-from spotray.train.coordinator import _death, _node_up
+from spotray.train.coordinator import death_of, node_up
 from spotray.train.placing import fits, fits_labels, needs_of, start_worker, take
 from spotray.train.ray_internals import ResourceRequest, draining_nodes, free_resources
 from spotray.tune.pool import Room
@@ -99,9 +99,9 @@ class NodeFacts:
         for node in nodes:
             node_id = node["NodeID"]
             if node_id in alive - self._alive:
-                events += [_node_up(node, now_s), NodeReady(at_s=now_s, node_id=node_id)]
+                events += [node_up(node, now_s), NodeReady(at_s=now_s, node_id=node_id)]
             elif node_id in self._alive - alive:
-                cause, noticed = _death(node)
+                cause, noticed = death_of(node)
                 events.append(NodeDown(at_s=now_s, node_id=node_id, cause=cause, noticed=noticed))
         self._alive = alive
         return events
@@ -147,4 +147,4 @@ def is_own_cluster() -> bool:
 
 def node_ups(now_s: float) -> list[Event]:
     """The nodes that are there, as Ray knows them: without a price."""
-    return [_node_up(node, now_s) for node in ray.nodes() if node["Alive"]]
+    return [node_up(node, now_s) for node in ray.nodes() if node["Alive"]]

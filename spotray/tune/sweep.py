@@ -24,7 +24,7 @@ from spotray.events import JobEnded, JobStarted
 from spotray.ledger.journal import JournalWriter, has_journal
 from spotray.ledger.rundir import JOURNAL
 from spotray.storage import Store
-from spotray.train.trainer import _run_id
+from spotray.train.trainer import run_id_of
 from spotray.train.worker import SHM_DIR
 from spotray.tune.gate import Gate, GatedSeat
 from spotray.tune.hosted import INTERRUPTED, PAUSED, STOPPED, Hosted, MetricMissing, Seat
@@ -152,7 +152,7 @@ class SweepCoordinator:
                 raise SpotrayError(f"trial {trial} did not end within {_END_S:.0f} s")
             if is_other:
                 self._forget(before)
-        run_id = _run_id(run.store)
+        run_id = run_id_of(run.store)
         hosted = self._host(run, run_id, seen=seen)
         with self._lock:
             self._entries[trial] = _Entry(token, hosted, run_id)

@@ -30,7 +30,7 @@ from spotray.storage import Store
 from spotray.train.config import SpotConfig
 from spotray.train.lease import Lease
 from spotray.train.placing import needs_of
-from spotray.train.trainer import _check_workers, _workers
+from spotray.train.trainer import check_workers, worker_range
 from spotray.tune.about import ABOUT, FOLDER, SETTINGS, about_of, class_name, loop_name
 from spotray.tune.budget import check_prices
 from spotray.tune.callback import SweepCallback
@@ -117,7 +117,7 @@ class SpotTuner:
         self._pauses = pauses(self.tune_config.scheduler)
         self._actor_name = f"{_ACTOR}{self.run_config.name}"
         self._restore: dict[str, Any] | None = None  # what Tuner.restore is given
-        _check_workers(self.scaling_config)
+        check_workers(self.scaling_config)
         check_config(self.tune_config, self.run_config)
 
     @classmethod
@@ -268,7 +268,7 @@ class SpotTuner:
 
     def _describe(self, own: Store) -> None:
         """Write down what the sweep is."""
-        least, most = _workers(self.scaling_config)
+        least, most = worker_range(self.scaling_config)
         about = {
             "name": self._actor_name.removeprefix(_ACTOR),
             "metric": self.tune_config.metric,
@@ -403,11 +403,11 @@ class SpotTuner:
         """Trials for which the cluster has the least number of workers."""
         needs = needs_of(self.scaling_config)
         workers = max(possible_workers(needs) or 0, present_workers(needs))
-        return max(1, min(self._most_trials(), workers // _workers(self.scaling_config)[0]))
+        return max(1, min(self._most_trials(), workers // worker_range(self.scaling_config)[0]))
 
     def _start_sweep(self, home: Store) -> Any:
         """The sweep's coordinator, on the driver's node."""
-        least, most = _workers(self.scaling_config)
+        least, most = worker_range(self.scaling_config)
         journal = self._cluster_journal()
         plan = SweepPlan(
             name=str(self.run_config.name),
