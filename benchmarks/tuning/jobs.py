@@ -255,17 +255,19 @@ def drive(tuner: str, folder: Path, scheduler: str, size: Size, *, restore: bool
         assert not restore, "only ours is restored here"
         grid = ray_sweep(folder, scheduler, size)
     told: dict[str, Any] = {"began_s": began_s, "ended_s": time.time()}
-    told["trials"] = [_result(result) for result in grid]
+    trials = grid._experiment_analysis.trials  # in the order of their results
+    told["trials"] = [_result(*both) for both in zip(trials, grid, strict=True)]
     part = folder / "result.part"
     part.write_text(json.dumps(told))
     part.replace(folder / "result.json")
 
 
-def _result(result: Any) -> dict[str, Any]:
+def _result(trial: Any, result: Any) -> dict[str, Any]:
+    # A clone that reported nothing of its own has its donor's metrics, with its name and config.
     metrics: Mapping[str, Any] = result.metrics or {}
     return {
-        "trial_id": metrics.get("trial_id", ""),
-        "lr": result.config["lr"],
+        "trial_id": trial.trial_id,
+        "lr": trial.config["lr"],
         METRIC: metrics.get(METRIC),
         "weights_sha256": metrics.get("weights_sha256", ""),
         "steps": metrics.get("step", 0),
