@@ -116,7 +116,7 @@ class LiveTraining:
                 if view.gave_up:
                     return GaveWay(view.gave_up)
                 if view.done:
-                    return self._end()
+                    return self._end(view)
                 dropped = self._drop_unwanted(view)
                 for node_id in self._from.places(view, self._nodes()):
                     self._start(node_id)
@@ -209,8 +209,10 @@ class LiveTraining:
         self._workers[name] = _Started(actor, ref, node_id, time.monotonic())
         log.info("worker %s starts on node %s", name, node_id[:8])
 
-    def _end(self) -> tuple[Mapping[str, Any], str | None]:
+    def _end(self, view: View) -> tuple[Mapping[str, Any], str | None]:
         """The result; workers that are not through yet have some seconds to end."""
+        for name in self._workers.keys() - set(view.entered):  # would only begin
+            self._from.give_back(self._workers.pop(name).actor, healthy=False)
         self._wait_for_all(_END_S)
         result = self._supervisor.result()
         assert result is not None, "a job that is done has a result"
