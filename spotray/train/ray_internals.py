@@ -373,6 +373,20 @@ def free_resources() -> dict[str, dict[str, float]]:
     return {node: dict(amounts) for node, amounts in free.items() if node in usable}
 
 
+def cluster_config() -> Any:
+    """What the autoscaler may launch, as it told Ray; None: there is none, or it has not.
+
+    Ray's public words tell of the nodes that are there alone.
+    """
+    return ray._private.state.state.get_cluster_config()
+
+
+def started_here() -> bool:
+    """Whether this process started the cluster by ``ray.init()``: no other node will join it."""
+    node = ray._private.worker._global_node
+    return node is not None and bool(node.is_head())
+
+
 def has_process(actor: Any) -> bool:
     """Whether Ray found room for an actor, on whose node its process may still be starting.
 

@@ -14,7 +14,8 @@ from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher,
 
 from spotray.errors import ConfigError
 from spotray.train.placing import needs_of
-from spotray.tune.nodes import is_own_cluster, possible_workers, present_workers
+from spotray.train.ray_internals import started_here
+from spotray.tune.nodes import possible_workers, present_workers
 
 # What a preemption changes: time, and counts that begin anew when a trial is restored.
 WALL_TIME = frozenset(
@@ -89,7 +90,7 @@ def check_cluster(scaling_config: ScalingConfig) -> None:
         least=workers if isinstance(workers, int) else workers[0],
         present=present_workers(needs),
         possible=possible_workers(needs),
-        may_grow=not is_own_cluster(),
+        may_grow=not started_here(),
     )
 
 

@@ -16,7 +16,12 @@ from spotray.ledger.journal import JournalWriter
 from spotray.storage import Store
 from spotray.train.coordinator import death_of, node_up
 from spotray.train.placing import fits, fits_labels, needs_of, start_worker, take
-from spotray.train.ray_internals import ResourceRequest, draining_nodes, free_resources
+from spotray.train.ray_internals import (
+    ResourceRequest,
+    cluster_config,
+    draining_nodes,
+    free_resources,
+)
 from spotray.tune.pool import Room
 
 log = logging.getLogger(__name__)
@@ -122,7 +127,7 @@ def count_fits(needs: Mapping[str, float], resources: Mapping[str, float]) -> in
 
 def possible_workers(needs: Mapping[str, float]) -> int | None:
     """Workers that the cluster could ever hold, if its autoscaler told what it may launch."""
-    config = ray._private.state.state.get_cluster_config()
+    config = cluster_config()
     if config is None or not config.node_group_configs:
         return None
     count = 0
@@ -137,12 +142,6 @@ def possible_workers(needs: Mapping[str, float]) -> int | None:
 def present_workers(needs: Mapping[str, float]) -> int:
     """Workers that the nodes hold that are there, if nothing else runs on them."""
     return sum(count_fits(needs, node["Resources"]) for node in ray.nodes() if node["Alive"])
-
-
-def is_own_cluster() -> bool:
-    """Whether this process started the cluster by ``ray.init()``: no other node will join it."""
-    node = ray._private.worker._global_node
-    return node is not None and bool(node.is_head())
 
 
 def node_ups(now_s: float) -> list[Event]:
