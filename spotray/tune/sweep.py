@@ -181,7 +181,8 @@ class SweepCoordinator:
         """A trial's Tune process ends, or turns to another trial."""
         entry = self._entry(trial, token)
         if entry is not None and entry.paused_at is None:
-            entry.hosted.stop("its Tune process ended")
+            # Tune ended it; that it did so because all ends is told by `close`, or by nobody.
+            entry.hosted.stop("Tune ended it", status=STOPPED)
 
     # -- for the driver ------------------------------------------------------------------
 
@@ -244,7 +245,9 @@ class SweepCoordinator:
         with self._lock:
             entries = list(self._entries.values())
         for entry in entries:
-            entry.hosted.stop("the sweep ends")
+            # Of a sweep that came to its end, those that are left were stopped just now.
+            over = STOPPED if status == "finished" else INTERRUPTED
+            entry.hosted.stop("the sweep ends", status=over)
         until = time.monotonic() + _END_S
         for entry in entries:
             entry.hosted.join(max(0.0, until - time.monotonic()))
