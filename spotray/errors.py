@@ -4,6 +4,8 @@
 
     SpotrayError
     ├── ConfigError             the user's input is wrong; never retried
+    │   ├── MetricMissing       no report of any trial will have it
+    │   └── NotLive             live recovery cannot serve this training loop
     ├── MarketError             carries ``market``
     │   ├── NoCapacityError     none here now: try the next market
     │   ├── QuotaError          this account may not: retrying cannot help
@@ -36,6 +38,14 @@ class SpotrayError(Exception):
 
 class ConfigError(SpotrayError):
     """The user's input is wrong; the message names the value and the cure."""
+
+
+class MetricMissing(ConfigError):
+    """No report of any trial will have the metric: the sweep cannot go on."""
+
+
+class NotLive(ConfigError):
+    """Live recovery cannot serve this training loop: no trial of it can be trained."""
 
 
 class MarketError(SpotrayError):

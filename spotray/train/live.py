@@ -34,6 +34,7 @@ class GaveWay:
     """Live recovery cannot go on with this job; restarts can."""
 
     why: str
+    is_unsupported: bool  # the loop is not for live workers; else it was tried too often
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class LiveTraining:
                     continue
                 dropped = {}
                 if view.gave_up:
-                    return GaveWay(view.gave_up)
+                    return GaveWay(view.gave_up, is_unsupported=False)
                 if view.done:
                     return self._end(view)
                 dropped = self._drop_unwanted(view)
@@ -160,7 +161,7 @@ class LiveTraining:
                 continue
             self._from.give_back(worker.actor, healthy=outcome.kind != "unsupported")
             if outcome.kind == "unsupported":
-                return GaveWay(outcome.why)
+                return GaveWay(outcome.why, is_unsupported=True)
             gone[name] = outcome.why or outcome.kind
         return gone
 

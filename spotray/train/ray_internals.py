@@ -7,6 +7,9 @@ Why each is needed:
   reservations that are up to 20 s old, tries a world that has just lost a node, and
   grows in the middle of a step; Ray's failure policy counts the loss of a node that
   gave no notice as a failure of the user's code.
+- `FutureSave`, `DICT_CHECKPOINT_FILE` and `analysis_of`: Tune names neither what a scheduler
+  holds of a save under way, nor the file of a checkpoint that is a dict, nor the trials
+  behind its results.
 - `notice` reads the preemption that Ray Train already pushed into the worker;
   the public ``get_preemption_info`` is a barrier over all workers.
 
@@ -28,6 +31,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.train._internal.session import _FutureTrainingResult as FutureSave
 from ray.train.v2._internal.exceptions import (
     WorkerHealthCheckFailedError,
     WorkerHealthCheckTimeoutError,
@@ -57,9 +61,12 @@ from ray.train.v2.api.exceptions import (
     WorkerGroupError,
 )
 from ray.train.v2.torch.torch_trainer import TorchTrainer
+from ray.tune.trainable.trainable import _DICT_CHECKPOINT_FILE_NAME as DICT_CHECKPOINT_FILE
 from ray.util import placement_group_table
 
 from spotray.errors import SpotrayError, WorldBroken
+
+__all__ = ["DICT_CHECKPOINT_FILE", "FutureSave"]  # Ray's own, under names of ours
 
 log = logging.getLogger(__name__)
 
@@ -379,6 +386,11 @@ def cluster_config() -> Any:
     Ray's public words tell of the nodes that are there alone.
     """
     return ray._private.state.state.get_cluster_config()
+
+
+def analysis_of(grid: Any) -> Any:
+    """What a Tune `ResultGrid` is made of; its ``trials`` are Tune's own."""
+    return grid._experiment_analysis
 
 
 def started_here() -> bool:

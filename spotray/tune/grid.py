@@ -9,9 +9,9 @@ import ray.cloudpickle
 from ray.air.result import Result
 from ray.train import Checkpoint
 from ray.tune import ResultGrid
-from ray.tune.trainable.trainable import _DICT_CHECKPOINT_FILE_NAME
 
 from spotray.storage import Store
+from spotray.train.ray_internals import DICT_CHECKPOINT_FILE
 from spotray.tune.messages import Pointer
 
 
@@ -48,7 +48,7 @@ def durable(checkpoint: Checkpoint | None) -> Checkpoint | None:
 
 def read_pointer(checkpoint: Checkpoint) -> Pointer | None:
     """What Tune keeps of a trial's checkpoint; None if that is not there any more."""
-    path = Path(checkpoint.path, _DICT_CHECKPOINT_FILE_NAME).as_posix()
+    path = Path(checkpoint.path, DICT_CHECKPOINT_FILE).as_posix()
     assert checkpoint.filesystem is not None, "Ray finds one for any path"
     try:
         with checkpoint.filesystem.open_input_stream(path) as stream:

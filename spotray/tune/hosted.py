@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from spotray.errors import CheckpointError, ConfigError, SpotrayError
+from spotray.errors import CheckpointError, MetricMissing, SpotrayError
 from spotray.train.messages import GO_ON, SAVE, Ask
 from spotray.tune.messages import Ended, Pointer, Report, digest_of
 from spotray.tune.runs import RunFolder, Told
@@ -192,6 +192,7 @@ class Hosted:
         with self._changed:
             if not self._stop_why:
                 self._stop_why, self._stop_status = why, status
+            why, status = self._stop_why, self._stop_status  # the first reason is the reason
             life = self._life
             self._changed.notify_all()
         if life is not None:
@@ -389,10 +390,6 @@ class Hosted:
                 "report: call run.report() in the training loop, say after each epoch"
             )
         return Ended()
-
-
-class MetricMissing(ConfigError):
-    """No report of any trial will have it: the sweep cannot go on."""
 
 
 def _flat(metrics: Mapping[str, Any], above: str = "") -> list[str]:

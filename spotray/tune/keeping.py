@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import ray.cloudpickle
-from ray.train._internal.session import _FutureTrainingResult
 from ray.tune.experiment import Trial
+
+from spotray.train.ray_internals import FutureSave
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class _Pickler(ray.cloudpickle.CloudPickler):
     def persistent_id(self, obj: Any) -> tuple[str, str] | None:
         if isinstance(obj, Trial):
             return ("trial", str(obj.trial_id))
-        if isinstance(obj, _FutureTrainingResult):
+        if isinstance(obj, FutureSave):
             return ("save", "")  # under way: its process is gone by then
         return None
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ray.train.v2.api.exceptions import WorkerGroupError  # ray.train's own, for type checkers
 
-from spotray.errors import ConfigError, JournalError, SpotrayError
+from spotray.errors import JournalError, NotLive, SpotrayError
 from spotray.events import JobEnded, JobStarted
 from spotray.ledger.journal import JournalWriter
 from spotray.ledger.rundir import JOURNAL
@@ -111,7 +111,7 @@ class TrialLife:
                 status, why = self._stop_status, ended.why
                 return None
             if isinstance(ended, GaveWay):
-                raise _no_live(ended.why)
+                raise _no_live(ended)
             status = "finished"
             metrics, checkpoint = ended
             return Finished(metrics=dict(metrics), checkpoint=checkpoint)
@@ -156,17 +156,13 @@ class TrialLife:
                 log.warning("facts of %s are lost: %s", self._run.name, exc)
 
 
-def _no_live(why: str) -> SpotrayError:
-    if "in a row did not" in why:
-        return SpotrayError(f"live recovery gave up: {why}")
+def _no_live(ended: GaveWay) -> SpotrayError:
+    if not ended.is_unsupported:
+        return SpotrayError(f"live recovery gave up: {ended.why}")
     return NotLive(
-        f"SpotTuner needs live recovery, which cannot serve this training loop: {why}; "
+        f"SpotTuner needs live recovery, which cannot serve this training loop: {ended.why}; "
         "ElasticTrainer(recovery='restart') trains one configuration of it"
     )
-
-
-class NotLive(ConfigError):
-    """No trial of this loop can be trained: the sweep cannot go on."""
 
 
 def _own(failed: WorkerGroupError) -> Exception:

@@ -19,7 +19,7 @@ from ray.exceptions import RayError
 from ray.train.v2.api.config import ScalingConfig  # ray.train's own, as type checkers see it
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from spotray.errors import JournalError, SpotrayError
+from spotray.errors import JournalError, MetricMissing, NotLive, SpotrayError
 from spotray.events import JobEnded, JobStarted
 from spotray.ledger.journal import JournalWriter, has_journal
 from spotray.ledger.rundir import JOURNAL
@@ -27,8 +27,8 @@ from spotray.storage import Store
 from spotray.train.trainer import run_id_of
 from spotray.train.worker import SHM_DIR
 from spotray.tune.gate import Gate, GatedSeat
-from spotray.tune.hosted import INTERRUPTED, PAUSED, STOPPED, Hosted, MetricMissing, Seat
-from spotray.tune.lives import JobPlan, NotLive, TrialLife
+from spotray.tune.hosted import INTERRUPTED, PAUSED, STOPPED, Hosted, Seat
+from spotray.tune.lives import JobPlan, TrialLife
 from spotray.tune.memory import forget_runs
 from spotray.tune.messages import Ended, Pointer, Report
 from spotray.tune.nodes import NodeFacts, RayNodes, possible_workers

@@ -30,6 +30,7 @@ from spotray.storage import Store
 from spotray.train.config import SpotConfig
 from spotray.train.lease import Lease
 from spotray.train.placing import needs_of
+from spotray.train.ray_internals import analysis_of
 from spotray.train.trainer import check_workers, worker_range
 from spotray.tune.about import ABOUT, FOLDER, SETTINGS, about_of, class_name, loop_name
 from spotray.tune.budget import check_prices
@@ -295,10 +296,10 @@ class SpotTuner:
         status, why = "failed", ""
         try:
             with self._tune_as_here():
-                grid = self._tuner(home).fit()
-            ended = all(trial.is_finished() for trial in grid._experiment_analysis.trials)
+                analysis = analysis_of(self._tuner(home).fit())
+            ended = all(trial.is_finished() for trial in analysis.trials)
             status = "finished" if ended else "interrupted"
-            return SpotResultGrid(grid._experiment_analysis)
+            return SpotResultGrid(analysis)
         except KeyboardInterrupt:
             status = "interrupted"
             raise

@@ -240,7 +240,12 @@ def test_the_one_who_gives_leave_gets_the_whole_manifest(tmp_path: Path) -> None
     assert isinstance(checkpoints.outcome(), Committed)
     ((url, manifest),) = asked
     assert url == str(tmp_path / "step-00000007-g4")
-    assert manifest.extra == {"final": False, "metrics": {"loss": 0.5}, "generation": 4}
+    assert manifest.extra == {
+        "final": False,
+        "asked_for": False,
+        "metrics": {"loss": 0.5},
+        "generation": 4,
+    }
     assert newest(str(tmp_path)) == (7, [])
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import ray
+from ray import tune
 from ray._private.state import GlobalState
 from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
     _AutoscalingCoordinatorActor,
@@ -35,6 +36,7 @@ from ray.train.v2.api.config import ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.train.v2.api.exceptions import ControllerError, PreemptionError, WorkerGroupError
 from ray.train.v2.api.preemption import PreemptionInfo
+from ray.tune.execution.tune_controller import TuneController
 
 from spotray.errors import ConfigError, WorldBroken
 from spotray.train import ray_internals
@@ -316,6 +318,19 @@ def test_a_small_remainder_waits_for_the_next_node_but_not_for_ever(
     assert isinstance(decide(), ResizeDecision)  # most of them are there: no waiting
 
 
+def test_tune_still_has_the_parts_that_sweeps_build_on(tmp_path: Path) -> None:
+    class Saves(tune.Trainable):
+        def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+            return {"run": "a"}
+
+    saved = Saves().save(str(tmp_path)).checkpoint
+    assert Path(saved.path, ray_internals.DICT_CHECKPOINT_FILE).exists()
+    assert callable(GlobalState.get_cluster_config)
+    assert "_experiment_analysis" in inspect.getsource(tune.ResultGrid.__init__)
+    returned = inspect.signature(TuneController._schedule_trial_save).return_annotation
+    assert ray_internals.FutureSave.__name__ in str(returned)
+
+
 def test_the_private_file_is_the_only_one_that_knows_rays_private_parts() -> None:
     import spotray
 
@@ -326,5 +341,8 @@ def test_the_private_file_is_the_only_one_that_knows_rays_private_parts() -> Non
         if "ray._private" in (text := path.read_text())
         or "ray._raylet" in text
         or "ray.train.v2._internal" in text
+        or "ray.train._internal" in text
+        or "._experiment_analysis" in text
+        or "import _DICT" in text
     }
     assert knowing == {"cluster/drain.py", "lab/raystart.py", "train/ray_internals.py"}

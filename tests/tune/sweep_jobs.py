@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from spotray.clock import SystemClock, wait_until
 from tests.train.jobs import MODELS, Images
 
 STEPS_PER_EPOCH = 5
@@ -16,11 +18,18 @@ STEPS_PER_EPOCH = 5
 def sweep_loop(config: dict[str, Any], runs: list[Any] | None = None) -> None:
     """Trains for ``epochs`` of 5 steps with ``lr``, and reports ``val`` after each.
 
-    ``step_s`` stands for the time of real work. ``runs`` gets the run, for who calls it in
+    ``step_s`` stands for the time of real work. ``together``, a folder and a number, begins
+    when so many trials have come there. ``runs`` gets the run, for who calls it in
     the same process.
     """
     import spotray
 
+    if (meet := config.get("together")) is not None:
+        folder, count = Path(meet[0]), meet[1]
+        (folder / str(config["lr"])).touch()
+        assert wait_until(
+            lambda: len(list(folder.iterdir())) >= count, timeout_s=120, clock=SystemClock()
+        )
     run = spotray.Run(global_batch_size=16, micro_batch_size=4, seed=3)
     if runs is not None:
         runs.append(run)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from spotray.errors import CheckpointError
+from spotray.errors import CheckpointError, MetricMissing
 from spotray.events import CheckpointCommitted, Event, Reported, TrainingDone
 from spotray.ledger.journal import JournalWriter
 from spotray.storage import Store
 from spotray.train.messages import GO_ON, SAVE, Ask
-from spotray.tune.hosted import Finished, Hosted, MetricMissing
+from spotray.tune.hosted import Finished, Hosted
 from spotray.tune.messages import Ended, Pointer, Report
 from spotray.tune.runs import RunFolder, open_run
 

@@ -8,8 +8,9 @@ import pytest
 from ray.exceptions import RayTaskError
 from ray.train.v2.api.exceptions import WorkerGroupError
 
-from spotray.errors import ConfigError
-from spotray.tune.lives import NotLive, _no_live, _own
+from spotray.errors import ConfigError, NotLive
+from spotray.train.live import GaveWay
+from spotray.tune.lives import _no_live, _own
 
 TRACE = "Traceback: train.py, line 7, in train_loop"
 
@@ -46,7 +47,9 @@ def test_what_tune_hears_can_be_read_in_any_process() -> None:
 
 
 def test_a_loop_that_live_recovery_cannot_serve_is_the_users_to_change() -> None:
-    error = _no_live("the model is sharded: no worker holds all of its state")
+    error = _no_live(
+        GaveWay("the model is sharded: no worker holds all of its state", is_unsupported=True)
+    )
     assert isinstance(error, NotLive)
     assert isinstance(error, ConfigError)
     assert "the model is sharded" in str(error)
@@ -54,5 +57,5 @@ def test_a_loop_that_live_recovery_cannot_serve_is_the_users_to_change() -> None
 
 
 def test_a_job_that_never_comes_to_a_step_is_no_matter_of_settings() -> None:
-    error = _no_live("5 generations in a row did not a single step")
+    error = _no_live(GaveWay("5 generations in a row did not a single step", is_unsupported=False))
     assert not isinstance(error, ConfigError)

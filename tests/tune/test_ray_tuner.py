@@ -128,11 +128,14 @@ def test_pbt_clones_from_durable_checkpoints(cluster: Lab, tmp_path: Path) -> No
         hyperparam_mutations={"lr": tune.loguniform(1e-3, 1e-1)},
     )
     disturber = Disturber(cluster, {5: "kill", 12: "notice"})
+    (together := tmp_path / "together").mkdir()
     tuner = tuner_of(
         tmp_path,
         "pbt",
         lrs=[1e-6, 1e-2],
         epochs=8,
+        # A trial that begins when the other has ended has nobody to be compared with.
+        config={"together": (str(together), 2)},
         callbacks=[disturber],
         scheduler=scheduler,
     )
