@@ -46,6 +46,7 @@ class GradientSum:
         dtype: torch.dtype,
         pipeline: Pipeline,
     ) -> None:
+        self._world = world
         self._pipeline = pipeline
         self._buckets: list[_Bucket] = []
         self._place = [(0, 0)] * len(params)  # bucket, position in it
@@ -68,6 +69,7 @@ class GradientSum:
         self._merges = merges(held, shards)
         self._shards = shards
         self._next = 0
+        self._world.forget_ended()  # the last step's sums are not somebody who holds gradients
         for bucket in self._buckets:
             bucket.begin_step()
 

@@ -143,9 +143,14 @@ class World:
 
     def track(self, work: Any) -> None:
         """A collective was started: the groups must not go before it is through."""
+        self.forget_ended()
+        with self._lock:
+            self._works.append(work)
+
+    def forget_ended(self) -> None:
+        """Let go of collectives that are through: each holds its tensors' memory."""
         with self._lock:
             self._works = [one for one in self._works if not one.is_completed()]
-            self._works.append(work)
 
     @property
     def is_still(self) -> bool:

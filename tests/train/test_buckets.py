@@ -99,6 +99,23 @@ def test_a_gradient_that_the_loop_still_holds_does_not_change_with_the_next_step
     assert torch.equal(held, kept), "the loop's gradient was overwritten"
 
 
+def places_of_gradients(world: World) -> list[int]:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 6)
+    exchange = GradientExchange([model], riders=1, ordered=True)
+    places = []
+    for seed in range(3):
+        step(exchange, world, lambda i, s=seed: model(samples(s + i, 5, 6)).mean())
+        assert model.weight.grad is not None
+        places.append(model.weight.grad.data_ptr())
+    return places
+
+
+def test_memory_is_used_again_also_when_it_came_from_other_workers(workers: WorkerPool) -> None:
+    for places in workers.run(2, places_of_gradients):
+        assert len(set(places)) == 1
+
+
 def test_gradients_are_ordinary_tensors_for_every_kind_of_optimizer() -> None:
     weights = []
     for options in ({"foreach": False}, {"foreach": True}, {"fused": True}):
