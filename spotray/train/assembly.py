@@ -101,7 +101,12 @@ class Assembly:
             now = self._monotonic_s()
             self._is_recovering(now, heard=True)
             warm_up = self._membership.enter(member, node_id, now)
-            return Entry(warm_up=warm_up, epoch=self.progress.epoch, step=self.progress.step)
+            return Entry(
+                warm_up=warm_up,
+                epoch=self.progress.epoch,
+                step=self.progress.step,
+                out=self._membership.why_out(member),
+            )
 
     def beat(self, member: str, beat: Beat) -> Answer:
         """A sign of life, with what there is to tell."""
@@ -293,6 +298,7 @@ class Assembly:
                 members=tuple(membership.members_alive()),
                 known=tuple(m for m in started if membership.is_known(m)),
                 entered=tuple(m for m in started if membership.has_entered(m)),
+                let_go=tuple(m for m in started if membership.is_let_go(m)),
                 leaving_nodes=tuple(self._planner.notices),
                 useful_workers=max(self._useful(), membership.min_workers),
                 done=membership.done,
@@ -414,6 +420,7 @@ class Assembly:
         was_whole = not membership.broken
         before = membership.roster.generation
         self._plan(now)
+        membership.let_go_of_surplus(self._planner.notices.keys())
         had_members = bool(membership.roster.members)
         roster = membership.tick(now)
         self._tell_fallback(had_members, now)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ from spotray.ledger.journal import JournalWriter, read_journal
 from spotray.storage import Store
 from spotray.train.config import SpotConfig
 from spotray.train.leaving import time_to_leave
+from spotray.train.looks import Look, look_at_nodes
 from spotray.train.ray_internals import usable_nodes
 from spotray.train.session import Progress, StopRequest
 
@@ -89,7 +90,7 @@ class Coordinator:
         self._members: set[str] = set()  # nodes that ever took part
         self._node_up_s = 0.0  # of members of worker groups, in all
         self._losses = 0
-        self._alive: dict[str, dict[str, Any]] = {}
+        self._alive: dict[str, Mapping[str, Any]] = {}
         self._seen_at: dict[str, float] = {}  # node id -> since when it is alive, monotonic
         self._closing = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="nodes", daemon=True)
@@ -266,18 +267,18 @@ class Coordinator:
         """Follow Ray's list of nodes, until closed."""
         while not self._closing.wait(_LOOK_EVERY_S):
             try:
-                nodes = ray.nodes()
+                look = look_at_nodes()
             except Exception:  # the loop must live; the next look may do better
                 log.exception("Ray's list of nodes could not be read")
                 continue
             with self._lock:
-                self._compare(nodes)
-            self._looked()
+                self._compare(look.nodes)
+            self._looked(look)
 
-    def _looked(self) -> None:
+    def _looked(self, look: Look) -> None:
         """Ray's nodes were looked at; for who coordinates more."""
 
-    def _compare(self, nodes: list[dict[str, Any]]) -> None:
+    def _compare(self, nodes: Sequence[Mapping[str, Any]]) -> None:
         now_s = time.time()
         alive = {n["NodeID"]: n for n in nodes if n["Alive"]}
         if not self._alive and alive:
@@ -300,7 +301,7 @@ class Coordinator:
                     )
         self._alive = alive
 
-    def _tell_what_is_missing(self, nodes: Iterable[dict[str, Any]]) -> None:
+    def _tell_what_is_missing(self, nodes: Iterable[Mapping[str, Any]]) -> None:
         """Say once what this cluster does not offer, and what follows."""
         missing = []
         if not any(_MARKET_LABEL in (node.get("Labels") or {}) for node in nodes):
@@ -347,7 +348,7 @@ def _newest(store: Store) -> _Before:
     )
 
 
-def node_up(node: dict[str, Any], now_s: float) -> NodeUp:
+def node_up(node: Mapping[str, Any], now_s: float) -> NodeUp:
     """A node that Ray knows, as a fact."""
     labels = node.get("Labels") or {}
     is_head = any(name.startswith("node:__internal_head__") for name in node["Resources"])
@@ -359,7 +360,7 @@ def node_up(node: dict[str, Any], now_s: float) -> NodeUp:
     )
 
 
-def death_of(node: dict[str, Any]) -> tuple[str, bool]:
+def death_of(node: Mapping[str, Any]) -> tuple[str, bool]:
     """Cause of a node's end as Ray has it, and whether it was announced."""
     reason = node.get("DeathReason")
     if reason == _PREEMPTED:

@@ -25,6 +25,7 @@ _LOOK_S = 0.2
 _CALL_S = 10.0
 _PLACE_S = 5.0  # for Ray to give a worker its place; else another job was quicker there
 _END_S = 15.0  # for all workers to end after the job is done
+_LEAVE_S = 60.0  # for a worker that was told to leave; its process may only be starting
 _STOP_S = 3.0  # the same of a job that is stopped
 _TELL_EVERY_S = 30.0
 
@@ -68,6 +69,7 @@ class _Started:
     ref: Any
     node_id: str
     started_at: float  # monotonic
+    let_go_at: float | None = None  # it was told to leave
 
 
 class LiveTraining:
@@ -188,7 +190,16 @@ class LiveTraining:
         dropped: dict[str, str] = {}
         for name, worker in list(self._workers.items()):
             waited_s = now - worker.started_at
-            if name in view.known:
+            if name in view.let_go:
+                # Its process has loaded what the next job needs: it may end by itself.
+                if worker.let_go_at is None:
+                    worker.let_go_at = now
+                if now - worker.let_go_at <= _LEAVE_S and (
+                    waited_s <= _PLACE_S or has_process(worker.actor)
+                ):
+                    continue
+                what = "was told to leave, and did not"
+            elif name in view.known:
                 if name in view.entered or waited_s <= _PLACE_S or has_process(worker.actor):
                     continue
                 what = "found no room on its node"

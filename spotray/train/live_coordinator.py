@@ -14,10 +14,10 @@ from spotray.train.assembly import Assembly
 from spotray.train.config import SpotConfig
 from spotray.train.coordinator import Coordinator
 from spotray.train.inbox import Inbox
+from spotray.train.looks import Look
 from spotray.train.membership import Membership, Roster, Timeouts
 from spotray.train.messages import Answer, Ask, Assignment, Beat, Entry, View
 from spotray.train.moves import Planner
-from spotray.train.ray_internals import draining_nodes
 
 log = logging.getLogger(__name__)
 
@@ -152,11 +152,11 @@ class LiveCoordinator(Coordinator):
             self._group = roster.node_ids
             self._members |= set(roster.node_ids)
 
-    def _looked(self) -> None:
+    def _looked(self, look: Look) -> None:
         if self._assembly is None:
             return
         with self._lock:
             alive, losses, up_s = set(self._alive), self._losses, self._node_up_s
         self._assembly.losses, self._assembly.node_up_s = losses, up_s
-        draining = {n: d for n, d in draining_nodes().items() if n in alive}
+        draining = {n: d for n, d in look.draining.items() if n in alive}
         self._assembly.set_notices(draining)

@@ -115,7 +115,10 @@ def work(
     resume_from_checkpoint: str | None = None,
 ) -> Outcome:
     """A training loop as a member of a live job. Free of Ray."""
-    entry = member.enter()
+    try:
+        entry = member.enter()
+    except LeftJob as exc:
+        return Outcome(kind="left", why=str(exc))
     session = Session(
         run_id=run_id,
         world=World(device=device),

@@ -95,8 +95,14 @@ class Member:
     # -- life ------------------------------------------------------------------------
 
     def enter(self) -> Entry:
-        """Tell that this process runs, and begin with the signs of life."""
+        """Tell that this process runs, and begin with the signs of life.
+
+        Raises:
+            LeftJob: there is no place for it any more.
+        """
         entry: Entry = self._call("enter", self.name, self._node_id)
+        if entry.out:
+            raise LeftJob(entry.out)
         self._thread = threading.Thread(target=self._beats, name="membership", daemon=True)
         self._thread.start()
         return entry

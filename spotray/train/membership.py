@@ -118,6 +118,7 @@ class Membership:
         self.gave_up = ""
         self._workers: dict[str, _Worker] = {}
         self._out: dict[str, str] = {}  # names never come back; and why they are out
+        self._let_go: set[str] = set()  # those of them that end by themselves, and well
         self._breach: _Breach | None = None
         self._meet: tuple[str, bool] = ("", False)
         self._first_join_s: float | None = None
@@ -237,11 +238,35 @@ class Membership:
     def leave(self, member: str, why: str) -> None:
         """A worker that is no member leaves because it is told to."""
         self._out.setdefault(member, why)
+        self._let_go.add(member)
         self._workers.pop(member, None)
+
+    def let_go_of_surplus(self, noticed: Collection[str]) -> None:
+        """Tell workers to leave for which there will be no place: who came last goes first.
+
+        A newcomer holds a slot, also while its process only starts; somebody else may need
+        it.
+
+        Args:
+            noticed: Nodes that will be taken some time; who is there needs somebody to follow.
+        """
+        staying = sum(self._workers[m].node_id not in noticed for m in self.members_alive())
+        others = [
+            m
+            for m, worker in self._workers.items()
+            if m not in self.roster.members and worker.node_id not in noticed
+        ]
+        others.sort(key=self._how_far)  # of equals who was started first
+        for member in others[max(0, self.max_workers - staying) :]:
+            self.leave(member, "its place is needed elsewhere")
 
     def why_out(self, member: str) -> str:
         """Why a worker has no part in the job any more; empty if it may have."""
         return self._out.get(member, "")
+
+    def is_let_go(self, member: str) -> bool:
+        """Whether it was told to leave, and does so by itself when it hears of it."""
+        return member in self._let_go
 
     def set_leaving(self, node_ids: Collection[str]) -> None:
         """Nodes that will be taken: their members are not taken into the next generation."""
@@ -314,6 +339,10 @@ class Membership:
         return bool(alive) and all(self._workers[m].joined for m in alive)
 
     # -- inside -----------------------------------------------------------------
+
+    def _how_far(self, member: str) -> tuple[bool, int, bool]:
+        worker = self._workers[member]
+        return not worker.joined, worker.joined_order, not worker.entered
 
     def _is_live(self) -> bool:
         return any(m in self._workers for m in self.roster.members)

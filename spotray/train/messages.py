@@ -17,6 +17,7 @@ class Entry:
     warm_up: bool  # others step already: get ready beside them
     epoch: int  # where they are, about
     step: int
+    out: str = ""  # why there is no place for it any more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,7 @@ class View:
     members: tuple[str, ...]
     known: tuple[str, ...]  # every worker that may take part
     entered: tuple[str, ...]  # those of them whose process runs
+    let_go: tuple[str, ...]  # workers that were told to leave, and will
     leaving_nodes: tuple[str, ...]
     useful_workers: int  # more have nothing to do
     done: bool

@@ -5,25 +5,57 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import ray.cloudpickle
 from ray.air.result import Result
 from ray.train import Checkpoint
 from ray.tune import ResultGrid
 
+from spotray.ledger.sweep import SweepSummary, TrialSummary
 from spotray.storage import Store
 from spotray.train.ray_internals import DICT_CHECKPOINT_FILE
 from spotray.tune.messages import Pointer
 
+SPOT = "spot"  # the part of a result's metrics that is the ledger's
+
 
 class SpotResultGrid(ResultGrid):
-    """Ray Tune's `ResultGrid`, whose checkpoints are those that the training wrote.
+    """Ray Tune's `ResultGrid`, with the training's own checkpoints and the sweep's ledger.
 
-    Tune keeps a pointer for each of them; here ``result.checkpoint`` is what it points to,
+    Tune keeps a pointer for each checkpoint; here ``result.checkpoint`` is what it points to,
     to be read with `torch.distributed.checkpoint`.
+
+    ``result.metrics["spot"]`` says what a trial went through: ``cost_usd`` (None without a
+    price), ``goodput`` (fraction, 0..1), ``preemptions`` and ``steps_lost``. In the data frame
+    these are the columns ``spot/cost_usd`` and so on.
+
+    Attributes:
+        summary: The sweep's ledger; None if its journal could not be read.
     """
+
+    def __init__(self, analysis: Any, summary: SweepSummary | None = None) -> None:
+        self.summary = summary
+        trials = summary.trials if summary is not None else ()
+        self._spot = {trial.trial: spot_metrics(trial) for trial in trials}
+        super().__init__(analysis)
+
+    def get_dataframe(
+        self, filter_metric: str | None = None, filter_mode: str | None = None
+    ) -> pd.DataFrame:
+        """Ray Tune's data frame of all trials, with the ledger's columns."""
+        frame = super().get_dataframe(filter_metric, filter_mode)
+        if "trial_id" in frame and self._spot:
+            rows = {
+                trial: {f"{SPOT}/{name}": value for name, value in values.items()}
+                for trial, values in self._spot.items()
+            }
+            frame = frame.join(pd.DataFrame.from_dict(rows, orient="index"), on="trial_id")
+        return frame
 
     def _trial_to_result(self, trial: Any) -> Result:
         result = super()._trial_to_result(trial)
+        if result.metrics is not None and trial.trial_id in self._spot:
+            result.metrics[SPOT] = dict(self._spot[trial.trial_id])
         result.checkpoint = durable(result.checkpoint)
         result.best_checkpoints = [
             (found, metrics)
@@ -31,6 +63,17 @@ class SpotResultGrid(ResultGrid):
             if (found := durable(checkpoint)) is not None
         ]
         return result
+
+
+def spot_metrics(trial: TrialSummary) -> dict[str, Any]:
+    """What a trial cost and went through, under the names that the grid gives it."""
+    here = trial.presence
+    return {
+        "cost_usd": trial.bill.money.cost_usd,
+        "goodput": trial.goodput_frac,
+        "preemptions": here.preemptions_noticed + here.preemptions_silent,
+        "steps_lost": trial.steps_lost,
+    }
 
 
 def durable(checkpoint: Checkpoint | None) -> Checkpoint | None:

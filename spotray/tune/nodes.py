@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
@@ -15,11 +15,11 @@ from spotray.events import Event, NodeDown, NodeReady
 from spotray.ledger.journal import JournalWriter
 from spotray.storage import Store
 from spotray.train.coordinator import death_of, node_up
+from spotray.train.looks import look_at_nodes
 from spotray.train.placing import fits, fits_labels, needs_of, start_worker, take
 from spotray.train.ray_internals import (
     ResourceRequest,
     cluster_config,
-    draining_nodes,
     free_resources,
 )
 from spotray.tune.pool import Room
@@ -47,7 +47,7 @@ class RayNodes:
             for node_id, resources in free_resources().items()
             if self._has_labels(node_id)
         }
-        return Room(free, frozenset(draining_nodes()))
+        return Room(free, frozenset(look_at_nodes().draining))
 
     def start(self, node_id: str) -> Any:
         return start_worker(self._needs, node_id)
@@ -86,7 +86,7 @@ class NodeFacts:
 
     def look(self) -> None:
         """Compare Ray's list of nodes with the last one."""
-        for event in self._changes(ray.nodes()):
+        for event in self._changes(look_at_nodes().nodes):
             self._journal.append(event)
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class NodeFacts:
         """
         self._journal.close()
 
-    def _changes(self, nodes: list[dict[str, Any]]) -> list[Event]:
+    def _changes(self, nodes: Sequence[Mapping[str, Any]]) -> list[Event]:
         now_s = time.time()
         events: list[Event] = []
         alive = {node["NodeID"] for node in nodes if node["Alive"]}

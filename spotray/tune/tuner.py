@@ -17,15 +17,14 @@ import ray
 import ray.cloudpickle
 import ray.tune
 import ray.util
-from ray.exceptions import RayError
 from ray.train.v2.api.config import ScalingConfig  # ray.train's own, as type checkers see it
-from ray.tune import ResultGrid, RunConfig, TuneConfig, Tuner
+from ray.tune import RunConfig, TuneConfig, Tuner
 from ray.tune.schedulers import PopulationBasedTraining, create_scheduler
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from spotray.clock import SystemClock
-from spotray.errors import ConfigError
+from spotray.errors import ConfigError, SpotrayError
 from spotray.ledger.journal import read_journal
+from spotray.ledger.sweep import SweepSummary, summarize_sweep
+from spotray.ledger.sweepdir import load_sweep
 from spotray.storage import Store
 from spotray.train.config import SpotConfig
 from spotray.train.lease import Lease
@@ -38,11 +37,11 @@ from spotray.tune.callback import SweepCallback
 from spotray.tune.checks import check_cluster, check_config, limited, metrics_needed, pauses
 from spotray.tune.grid import SpotResultGrid
 from spotray.tune.lives import JobPlan
-from spotray.tune.messages import NAMESPACE
 from spotray.tune.nodes import node_ups, possible_workers, present_workers
 from spotray.tune.progress import JournalStatus, Progress, quiet_ray
+from spotray.tune.running import RunningSweep
 from spotray.tune.runs import TRIALS
-from spotray.tune.sweep import NODES, SweepCoordinator, SweepPlan
+from spotray.tune.sweep import NODES, SweepPlan
 from spotray.tune.trial import trainable
 from spotray.tune.turns import Turns
 
@@ -51,9 +50,6 @@ log = logging.getLogger(__name__)
 _TUNER = "tuner.pkl"  # Ray Tune's own
 MOST_TRIALS = 32  # at once: each takes some 200 MB of the driver's node
 _ACTOR = "spotray-sweep-"  # and the sweep's name: that of its actor
-_CALL_S = 10.0
-_CLOSE_S = 120.0
-_LEFTOVER_S = 20.0
 _THREADS, _MOST_THREADS = 32, 768
 _STATE_EVERY_S = "2"  # Tune writes down how far it is; what is newer, runs tell again
 _MARKET_LABEL = "ray.io/market-type"
@@ -206,12 +202,13 @@ class SpotTuner:
         """The sweep's folder, for ``spotray status``, ``spotray cost`` and `restore`."""
         return self._home().url
 
-    def fit(self) -> ResultGrid:
+    def fit(self) -> SpotResultGrid:
         """Tune to the end.
 
         Returns:
             Ray Tune's grid of results; ``result.checkpoint`` is the trial's last durable
-            checkpoint, readable by `torch.distributed.checkpoint`. A trial whose training
+            checkpoint, readable by `torch.distributed.checkpoint`, and
+            ``result.metrics["spot"]`` what it cost and went through. A trial whose training
             loop failed is in it, with its error.
 
         Raises:
@@ -291,7 +288,7 @@ class SpotTuner:
         if self._restore is None:
             own.write(SETTINGS, ray.cloudpickle.dumps(settings))
 
-    def _tune(self, home: Store) -> ResultGrid:
+    def _tune(self, home: Store) -> SpotResultGrid:
         sweep = self._start_sweep(home)
         status, why = "failed", ""
         try:
@@ -299,20 +296,21 @@ class SpotTuner:
                 analysis = analysis_of(self._tuner(home).fit())
             ended = all(trial.is_finished() for trial in analysis.trials)
             status = "finished" if ended else "interrupted"
-            return SpotResultGrid(analysis)
         except KeyboardInterrupt:
             status = "interrupted"
             raise
         except Exception as exc:
-            why = _fatal(sweep) or str(exc)[-300:]
-            if fatal := _fatal(sweep):
+            fatal = sweep.fatal()
+            why = fatal or str(exc)[-300:]
+            if fatal:
                 raise ConfigError(fatal) from exc
             if isinstance(exc, ValueError | TypeError | AssertionError):
                 line = " ".join(str(exc).split())
                 raise ConfigError(f"Ray Tune does not take this sweep: {line}") from exc
             raise
         finally:
-            _end(sweep, status, why)
+            sweep.end(status, why)
+        return SpotResultGrid(analysis, _summary(home))
 
     def _tuner(self, home: Store) -> Tuner:
         bundle, selector = self._place()
@@ -406,8 +404,7 @@ class SpotTuner:
         workers = max(possible_workers(needs) or 0, present_workers(needs))
         return max(1, min(self._most_trials(), workers // worker_range(self.scaling_config)[0]))
 
-    def _start_sweep(self, home: Store) -> Any:
-        """The sweep's coordinator, on the driver's node."""
+    def _start_sweep(self, home: Store) -> RunningSweep:
         least, most = worker_range(self.scaling_config)
         journal = self._cluster_journal()
         plan = SweepPlan(
@@ -425,30 +422,11 @@ class SpotTuner:
             needs=self._needs,
             writes_nodes=not journal,
         )
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        actor = ray.remote(SweepCoordinator).options(
-            name=self._actor_name,
-            namespace=NAMESPACE,
-            num_cpus=0,
-            # Workers that meet or ask hold a thread each, and so does each trial.
-            max_concurrency=min(_MOST_THREADS, _THREADS + 2 * self._most_trials() * (1 + most)),
-            max_restarts=0,
-            scheduling_strategy=here,
+        # Workers that meet or ask hold a thread each, and so does each trial.
+        threads = _THREADS + 2 * self._most_trials() * (1 + most)
+        return RunningSweep.start(
+            plan, actor_name=self._actor_name, threads=min(_MOST_THREADS, threads)
         )
-        # The lease says that no other driver has this sweep. The actor of one that was killed
-        # just now lives until Ray has noticed.
-        clock = SystemClock()
-        until_s = clock.now_s() + _LEFTOVER_S
-        while True:
-            try:
-                return actor.remote(plan)
-            except ValueError as exc:
-                if clock.now_s() > until_s:
-                    raise ConfigError(
-                        f"a sweep named {plan.name!r} is running on this cluster: wait for its "
-                        "end, or give this one another name"
-                    ) from exc
-                clock.sleep(0.5)
 
 
 def _named(config: RunConfig) -> RunConfig:
@@ -471,18 +449,10 @@ def _environment(**values: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _fatal(sweep: Any) -> str:
-    """Why no trial could go on; empty if that is not why the sweep ended."""
+def _summary(home: Store) -> SweepSummary | None:
+    """The sweep's ledger; None if it cannot be read, for the results are there all the same."""
     try:
-        return str(ray.get(sweep.fatal.remote(), timeout=_CALL_S))
-    except RayError as exc:
-        log.warning("the sweep's coordinator did not answer: %s", exc)
-        return ""
-
-
-def _end(sweep: Any, status: str, why: str) -> None:
-    try:
-        ray.get(sweep.close.remote(status, why), timeout=_CLOSE_S)
-    except RayError as exc:
-        log.warning("the sweep's coordinator did not end well: %s", exc)
-    ray.kill(sweep)
+        return summarize_sweep(load_sweep(home))
+    except SpotrayError as exc:
+        log.warning("what the sweep cost is unknown: %s", exc)
+        return None

@@ -193,6 +193,34 @@ def test_more_newcomers_than_there_is_room_for_wait() -> None:
     assert job.rules.newcomers() == ["b"]
 
 
+def test_who_finds_no_place_is_told_to_leave_the_last_ones_first() -> None:
+    job = Job(high=4)
+    job.begin("a", "b")
+    job.enter("ready", "loads")
+    job.join("ready")
+    job.rules.expect("starts", node("starts"), job.now_s)
+    job.rules.let_go_of_surplus(())
+    assert [m for m in ("ready", "loads", "starts") if not job.rules.is_known(m)] == ["starts"]
+    job.rules.max_workers = 3
+    job.rules.let_go_of_surplus(())
+    assert (job.rules.is_known("ready"), job.rules.is_known("loads")) == (True, False)
+    job.rules.max_workers = 1
+    job.rules.let_go_of_surplus(())
+    assert job.rules.members_alive() == ["a", "b"], "members part at a meeting"
+    assert job.rules.is_let_go("ready")
+    assert job.rules.why_out("ready") == "its place is needed elsewhere"
+    assert job.rules.beat("ready", job.now_s).is_out
+    assert not job.rules.losses, "nobody was lost"
+
+
+def test_newcomers_for_members_that_leave_have_a_place() -> None:
+    job = Job(high=2)
+    job.begin("a", "b")
+    job.enter("c", "d")
+    job.rules.let_go_of_surplus({node("b")})
+    assert (job.rules.is_known("c"), job.rules.is_known("d")) == (True, False)
+
+
 def test_a_newcomer_that_died_is_not_let_in() -> None:
     job = Job()
     job.begin("a")

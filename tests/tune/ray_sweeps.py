@@ -56,6 +56,18 @@ def tuner_of(
     )
 
 
+def uses_torch(name: str) -> list[bool]:
+    """Of each process of this machine that Ray calls ``name``: whether torch is loaded in it."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if folder.joinpath("cmdline").read_bytes().startswith(f"ray::{name}".encode()):
+                found.append("libtorch" in folder.joinpath("maps").read_text())
+        except (FileNotFoundError, ProcessLookupError):  # it ended just now
+            continue
+    return found
+
+
 class Disturber(Callback):
     """Takes nodes when the sweep has so many reports: report -> ``kill`` or ``notice``.
 
@@ -70,6 +82,7 @@ class Disturber(Callback):
         self._threads: list[threading.Thread] = []
         self.done: list[tuple[int, str, str]] = []
         self.errors: list[Exception] = []
+        self.trials_with_torch: list[bool] = []
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune keeps its callbacks; the lab is this process's alone
@@ -78,6 +91,8 @@ class Disturber(Callback):
         self, iteration: int, trials: Any, trial: Any, result: Any, **_: Any
     ) -> None:
         self._reports += 1
+        if self._reports == 1:
+            self.trials_with_torch = uses_torch("sweep_loop")
         if (action := self._script.get(self._reports)) is not None:
             thread = threading.Thread(target=self._act, args=(self._reports, action))
             thread.start()

@@ -26,7 +26,7 @@ def sweep_loop(config: dict[str, Any], runs: list[Any] | None = None) -> None:
 
     if (meet := config.get("together")) is not None:
         folder, count = Path(meet[0]), meet[1]
-        (folder / str(config["lr"])).touch()
+        (folder / f"{config['lr']}-{config['epochs']}").touch()
         assert wait_until(
             lambda: len(list(folder.iterdir())) >= count, timeout_s=120, clock=SystemClock()
         )

@@ -62,6 +62,7 @@ class Trial:
             members=(),
             known=(),
             entered=(),
+            let_go=(),
             leaving_nodes=leaving,
             useful_workers=self.useful,
             done=False,

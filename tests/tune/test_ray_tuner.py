@@ -24,7 +24,7 @@ from ray.tune.schedulers import (
 
 from spotray import ConfigError, SpotTuner
 from spotray.clock import SystemClock, wait_until
-from spotray.events import JobEnded, JobStarted, Restored
+from spotray.events import JobEnded, JobStarted, MemberFencedOut, Restored, WorkerGroupStarted
 from spotray.lab.lab import Lab
 from spotray.lab.scenario import Scenario
 from tests.train.workers import WorkerPool
@@ -86,6 +86,9 @@ def test_random_search_ends_as_if_nobody_had_taken_nodes(cluster: Lab, tmp_path:
     grid = tuner.fit()
     disturber.join()
     assert len(disturber.done) == 6, "fewer nodes were taken than planned"
+    # Dozens of them share the head.
+    assert disturber.trials_with_torch
+    assert not any(disturber.trials_with_torch), "Tune's process of a trial has torch in memory"
     assert len(grid) == len(RATES)
     assert grid.num_errors == 0
     expected = references(RATES, epochs)
@@ -97,6 +100,14 @@ def test_random_search_ends_as_if_nobody_had_taken_nodes(cluster: Lab, tmp_path:
 
         names = FileSystemReader(result.checkpoint.path).read_metadata().state_dict_metadata
         assert "/model/head.weight" in names
+    spot = {str(Path(result.path).name): result.metrics["spot"] for result in grid}
+    assert all(0 < row["goodput"] <= 1 and row["cost_usd"] > 0 for row in spot.values())
+    # A node that is taken hits each trial that has a worker on it.
+    assert sum(row["preemptions"] for row in spot.values()) >= 6
+    frame = grid.get_dataframe()
+    assert sorted(frame["spot/cost_usd"]) == sorted(row["cost_usd"] for row in spot.values())
+    assert grid.summary is not None
+    assert grid.summary.preemptions_noticed + grid.summary.preemptions_silent == 6
 
 
 def test_asha_judges_by_reports_that_a_loss_does_not_change(cluster: Lab, tmp_path: Path) -> None:
@@ -154,6 +165,32 @@ def test_pbt_clones_from_durable_checkpoints(cluster: Lab, tmp_path: Path) -> No
         if (Path(result.metrics["run_dir"]).name) in clones:
             # The new learning rate counts, not the one in the donor's optimizer.
             assert told[-1]["lr_now"] == pytest.approx(result.config["lr"])
+
+
+def test_trials_that_begin_together_share_at_once_and_the_last_one_gets_all(
+    cluster: Lab, tmp_path: Path
+) -> None:
+    (together := tmp_path / "together").mkdir()
+    epochs = [2, 3, 4, 40]
+    tuner = tuner_of(
+        tmp_path,
+        "shared",
+        lrs=RATES[:1],
+        epochs=0,
+        # No trial goes on before all have workers: the first one must let go of what it took.
+        config={"epochs": tune.grid_search(epochs), "together": (str(together), len(epochs))},
+    )
+    grid = tuner.fit()
+    assert grid.num_errors == 0
+    assert sorted(result.metrics["step"] for result in grid) == [
+        STEPS_PER_EPOCH * count for count in epochs
+    ]
+    longest = next(result for result in grid if result.config["epochs"] == epochs[-1])
+    events = run_events(tuner, Path(longest.metrics["run_dir"]).name)
+    assert of(events, WorkerGroupStarted)[0].world_size == 1
+    assert of(events, WorkerGroupStarted)[-1].world_size == WORKERS
+    fenced = [event for run in runs(tuner) for event in of(run_events(tuner, run), MemberFencedOut)]
+    assert not fenced, "a worker that was let go was taken for a lost one"
 
 
 def hyperband() -> dict[str, Any]:
