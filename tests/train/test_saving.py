@@ -187,7 +187,7 @@ def test_saving_never_takes_more_than_its_part_of_the_time(
         saver._checkpoint = committed(blocked_s=checkpoint_blocked_s, cpu_s=cpu_s, seconds=seconds)
         part += (checkpoint_blocked_s + cpu_s) / saver.checkpoint_interval_s()
     part += (blocked_s + seal_s) / saver.snapshot_interval_s() if snapshots else 0.0
-    assert part <= 0.8 * frac * (1 + 1e-9)  # the rest for what cannot be seen from inside
+    assert part <= 0.65 * frac * (1 + 1e-9)  # the rest for what cannot be seen from inside
 
 
 def test_beside_a_gpu_the_cpus_time_is_free_and_the_gpus_is_not(tmp_path: Path) -> None:
