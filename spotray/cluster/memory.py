@@ -34,7 +34,7 @@ from spotray.policy.view import (
 log = logging.getLogger(__name__)
 
 HORIZON_S = 2 * 86400.0  # no rule looks back further
-MAX_BYTES = 512 * 1024  # the file is shortened then
+MAX_BYTES = 128 * 1024  # about 800 facts; the file is shortened then
 
 _KINDS: dict[str, type[Fact]] = {
     cls.__name__: cls for cls in (Launched, Refused, Preempted, Progressed, SpotOnly)

@@ -131,8 +131,8 @@ def test_when_the_outage_ends_spot_is_asked_again_within_an_hour(
     policy: type[LaunchPolicy],
 ) -> None:
     told = tuple(
-        Refused(at_s=NOW_S - 7200 + 10 * i, market=market, kind=Refusal.CAPACITY)
-        for i in range(700)
+        Refused(at_s=NOW_S - 7200 + 120 * i, market=market, kind=Refusal.CAPACITY)
+        for i in range(60)
         for market in ALL
     )
     asked = [ask(policy(), ALL, told, (), NOW_S + 60.0 * minute) for minute in range(60)]
