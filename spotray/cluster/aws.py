@@ -26,7 +26,7 @@ from spotray.cluster.ray_autoscaler.seams import (
     node_type_of,
     with_true_labels,
 )
-from spotray.cluster.telling import teller
+from spotray.cluster.telling import Teller
 from spotray.errors import ConfigError, NoCapacityError, NotOfferedError, SpotrayError
 from spotray.events import InstanceVanished
 from spotray.market.offer import Market
@@ -51,7 +51,7 @@ class SpotNodeProvider(OpenAWSNodeProvider):
         self._config = LaunchConfig.parse(provider_config, cloud="aws")
         super().__init__({**provider_config, "cache_stopped_nodes": False}, cluster_name)
         self._clock = clock or SystemClock()
-        self._tell = teller("aws")
+        self._tell = Teller("aws")
         self.memory = LaunchMemory(self._config.memory, clock=self._clock)
         self.launcher = Launcher(
             self._config.policy,
@@ -64,6 +64,10 @@ class SpotNodeProvider(OpenAWSNodeProvider):
         self._alive: dict[str, Any] = {}  # workers of the last listing, by id
         self._ended: set[str] = set()  # ids that Ray or `ray down` terminated
         self._watch = threading.Lock()
+
+    def close(self) -> None:
+        """Write what the journal has not got yet. Ray never asks for it: it ends its process."""
+        self._tell.close()
 
     # -- launches ------------------------------------------------------------
 

@@ -130,6 +130,7 @@ def aws_errors(market: str) -> Iterator[None]:
     """
     from botocore.exceptions import (
         ClientError,
+        ConnectionError,
         HTTPClientError,
         NoCredentialsError,
         ParamValidationError,
@@ -159,7 +160,7 @@ def aws_errors(market: str) -> Iterator[None]:
             code="NoCredentials",
             retry_after_s=_CREDENTIALS_RETRY_S,
         ) from exc
-    except HTTPClientError as exc:  # no way to EC2, or no answer in time
+    except (ConnectionError, HTTPClientError) as exc:  # no way to EC2, or no answer in time
         raise ThrottledError(
             f"{market}: {exc}", market=market, code=type(exc).__name__, retry_after_s=_RETRY_S
         ) from exc
