@@ -35,7 +35,7 @@ OUR_KEYS = ("markets", "launch_memory", "launch_policy")
 DEFAULT_MEMORY = "~/.spotray/launches.jsonl"
 FALLBACKS = ("on-demand", "wait")
 
-_RAY_KEYS = (  # what Ray reads of any provider
+RAY_KEYS = (  # what Ray reads of any provider
     "type",
     "module",
     "use_internal_ips",
@@ -123,7 +123,7 @@ class LaunchConfig:
 
 def check_provider(provider: Mapping[str, Any], *, cloud: str) -> Iterator[Problem]:
     """What is wrong in ``provider:`` by itself."""
-    yield from _unknown_keys("provider", provider, (*_RAY_KEYS, *CLOUD_KEYS[cloud], *OUR_KEYS))
+    yield from _unknown_keys("provider", provider, (*RAY_KEYS, *CLOUD_KEYS[cloud], *OUR_KEYS))
     if provider.get("cache_stopped_nodes"):
         yield Problem(
             path="provider.cache_stopped_nodes",

@@ -152,8 +152,9 @@ def _read(
     instance = object.__new__(cls)
     readable = [f for f in dataclasses.fields(cls) if f.name not in given]  # type: ignore[arg-type]
     prefix = f"{path}." if path else ""
-    known = [f.name for f in readable]
-    problems += [unknown_key(path, key, known) for key in raw if key not in known]
+    names = [f.name for f in readable]
+    shown = [name for name in names if not (path.startswith("workers.") and name == "name")]
+    problems += [unknown_key(path, key, shown) for key in raw if key not in names]
     for one in readable:
         hint = hints[one.name]
         value: Any = _neutral(hint) if one.default is dataclasses.MISSING else one.default
@@ -394,11 +395,11 @@ def _wrong_types(worker: WorkerSpec, spec: ClusterSpec, path: str) -> Iterator[P
 
 
 def _wrong_network(worker: WorkerSpec, spec: ClusterSpec, path: str) -> Iterator[Problem]:
-    if len(spec.zones) != 1:
+    if len(spec.zones) > 1:
         yield Problem(
             path="zones",
-            what=f"{worker.name} must be in one zone: EFA and placement groups span none",
-            cure="name one",
+            what=f"there are {len(spec.zones)}, and {worker.name} must be in one",
+            cure="name one: neither an EFA nor a cluster placement group spans two",
         )
     if not worker.efa:
         return
