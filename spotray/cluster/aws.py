@@ -63,6 +63,7 @@ class SpotNodeProvider(OpenAWSNodeProvider):
         self._zones: dict[str, str] = {}  # subnet id -> zone
         self._alive: dict[str, Any] = {}  # workers of the last listing, by id
         self._ended: set[str] = set()  # ids that Ray or `ray down` terminated
+        self._unclear: tuple[type[Exception], ...] = (SpotrayError, *boto_errors())
         self._watch = threading.Lock()
 
     def close(self) -> None:
@@ -160,20 +161,19 @@ class SpotNodeProvider(OpenAWSNodeProvider):
     def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
         """Ray's listing, which also finds out what vanished since the last one."""
         if tag_filters:
-            return list(super().non_terminated_nodes(tag_filters))
+            return list(self.list_nodes(tag_filters))
         with self._watch:  # of two listings at a time, the older one would miss new nodes
-            ids: list[str] = super().non_terminated_nodes(tag_filters)
-            listed = self.listed()
+            listed = self.list_nodes({})
             vanished = {
                 node_id: instance
                 for node_id, instance in self._alive.items()
                 if node_id not in listed and node_id not in self._ended
             }
-            self._alive = {i: one for i, one in listed.items() if not is_head(self.node_tags(i))}
+            self._alive = {i: one for i, one in listed.items() if not is_head(self.tags_of(i))}
             self._ended.intersection_update(listed)  # an ended node is listed for a while
         for node_id, instance in vanished.items():
             self._vanished(node_id, instance)
-        return ids
+        return list(listed)
 
     def _vanished(self, node_id: str, instance: Any) -> None:
         market, (state, reason) = _market(instance), self._fate(node_id)
@@ -211,7 +211,7 @@ class SpotNodeProvider(OpenAWSNodeProvider):
         try:
             with aws_errors("aws"):
                 answer = self.ec2.meta.client.describe_instances(InstanceIds=[node_id])
-        except (SpotrayError, *boto_errors()) as exc:
+        except self._unclear as exc:
             log.debug("no reason for the end of %s: %s", node_id, exc)
             return "", ""
         found = [one for group in answer["Reservations"] for one in group["Instances"]]
@@ -222,17 +222,17 @@ class SpotNodeProvider(OpenAWSNodeProvider):
     def terminate_node(self, node_id: str) -> Any:
         with self._watch:
             self._ended.add(node_id)
-        return super().terminate_node(node_id)
+        return self._ray.terminate_node(node_id)
 
     def terminate_nodes(self, node_ids: list[str]) -> Any:
         with self._watch:
             self._ended.update(node_ids or [])
-        return super().terminate_nodes(node_ids)
+        return self._ray.terminate_nodes(node_ids)
 
     # -- what Ray is told ----------------------------------------------------
 
     def get_command_runner(self, log_prefix: str, node_id: str, *args: Any, **kwargs: Any) -> Any:
-        runner = super().get_command_runner(log_prefix, node_id, *args, **kwargs)
+        runner = self._ray.get_command_runner(log_prefix, node_id, *args, **kwargs)
         return with_true_labels(runner, lambda: labels_of(self.market_of(node_id)))
 
     @staticmethod

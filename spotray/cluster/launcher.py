@@ -82,7 +82,7 @@ class Launcher:
         self._policy = policy
         self._tell = tell
         self._clock = clock or SystemClock()
-        self._foreign = foreign
+        self._refusals: tuple[type[Exception], ...] = (MarketError, ConfigError, *foreign)
         self._asked_since_s = self._clock.now_s()
         self._waits_until_s: dict[str, float] = {}  # by node type; what was told already
         self._lock = threading.Lock()
@@ -138,7 +138,7 @@ class Launcher:
         error: Exception | None = None
         try:
             got = ask(market, view.wanted)
-        except (MarketError, ConfigError, *self._foreign) as exc:
+        except self._refusals as exc:
             error = exc
         now_s = self._clock.now_s()
         kind, code = _refusal(error) if error else (Refusal.CAPACITY, PARTIAL)

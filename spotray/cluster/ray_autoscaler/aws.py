@@ -44,11 +44,12 @@ class _OneCall:
             raise _Refused(exc) from exc
 
 
-class OpenAWSNodeProvider(AWSNodeProvider):  # type: ignore[misc]  # Ray's is untyped
+class OpenAWSNodeProvider(AWSNodeProvider):
     """`AWSNodeProvider` with one RunInstances call at a time and a look at what vanished."""
 
     def __init__(self, provider_config: dict[str, Any], cluster_name: str) -> None:
-        super().__init__(provider_config, cluster_name)
+        super().__init__(provider_config, cluster_name)  # type: ignore[no-untyped-call]
+        self._ray: Any = super()  # its methods are untyped, all of them
         self.ec2_fail_fast = _OneCall(self.ec2_fail_fast)
 
     def run_instances(
@@ -57,18 +58,24 @@ class OpenAWSNodeProvider(AWSNodeProvider):  # type: ignore[misc]  # Ray's is un
         """1 to ``count`` instances by one call. Raises what boto raises."""
         try:
             # Ray changes both in place.
-            made = super()._create_node(copy.deepcopy(dict(node_config)), dict(tags), count)
+            made = self._ray._create_node(copy.deepcopy(dict(node_config)), dict(tags), count)
         except _Refused as exc:
             raise exc.error from None
         return dict(made)
 
     def instance(self, node_id: str) -> Any:
         """The boto instance of a node, as last listed if it was."""
-        return self._get_cached_node(node_id)
+        return self._ray._get_cached_node(node_id)
 
-    def listed(self) -> Mapping[str, Any]:
-        """The boto instances of the last listing, by id."""
-        return dict(self.cached_nodes)
+    def list_nodes(self, tag_filters: Mapping[str, str]) -> dict[str, Any]:
+        """The boto instances that run or are about to, by id."""
+        ids = self._ray.non_terminated_nodes(dict(tag_filters))
+        listed = dict(self.cached_nodes)
+        return {node_id: listed[node_id] for node_id in ids if node_id in listed}
+
+    def tags_of(self, node_id: str) -> dict[str, str]:
+        """A node's tags, as Ray knows them."""
+        return dict(self._ray.node_tags(node_id))
 
 
 def filled_out(
