@@ -6,6 +6,8 @@ cloud is asked for stands in the file of that cloud.
 
 from __future__ import annotations
 
+import shlex
+
 from spotray.cluster import render_aws, render_azure, render_gcp
 from spotray.cluster.spec import ClusterSpec, WorkerSpec
 from spotray.cluster.yamltext import command, flow, indent, scalar
@@ -14,8 +16,8 @@ RAY_VERSION = "2.60.0"  # on all nodes, and on the machine that says `ray up`
 PYTHON_VERSION = "3.11"
 UV_VERSION = "0.13.9"
 
-# A lost node is known as such within five seconds, one that fell silent within twelve. Ray's
-# own settings take 15 and 62. Shorter ones would take a busy node for a lost one.
+# Four failed checks give a node up: about 4 s after it is lost, 12 s after it fell silent.
+# Ray's own settings take 15 and 62. Shorter ones would take a busy node for a lost one.
 _ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
     "RAY_health_check_initial_delay_ms": "2000",
@@ -134,7 +136,7 @@ def _files(spec: ClusterSpec) -> list[str]:
         home = _checkout_home(spec)
         lines += ["file_mounts:"]
         for name in ("pyproject.toml", "constraints.txt", "LICENSE", "spotray"):
-            lines.append(f"  {home}/{name}: {folder}/{name}")
+            lines.append(f"  {home}/{name}: {scalar(f'{folder}/{name}')}")
         lines += ['rsync_exclude: ["**/__pycache__"]']
     return [
         *lines,
@@ -231,7 +233,7 @@ def _requirements(spec: ClusterSpec) -> str:
     if _is_checkout(spec.package):
         home = _checkout_home(spec)
         return f"-c {home}/constraints.txt {ray} -e '{home}{_EXTRA[spec.cloud]}'"
-    return f"{ray} '{spec.package}'"
+    return f"{ray} {shlex.quote(spec.package)}"
 
 
 def _imported(spec: ClusterSpec) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spotray.cluster.render_aws import usage
 from spotray.cluster.spec import ClusterSpec, WorkerSpec
-from spotray.cluster.yamltext import flow
+from spotray.cluster.yamltext import flow, scalar
 from spotray.market import catalog
 
 # What Ray's provider for Azure imports; its versions are Ray's own.
@@ -42,7 +42,7 @@ def provider(spec: ClusterSpec) -> list[str]:
     return [
         "type: azure",
         f"location: {spec.region}",
-        f"resource_group: {spec.resource_group}",
+        f"resource_group: {scalar(spec.resource_group)}",
         f'availability_zone: "{",".join(spec.zones)}"',
         "cache_stopped_nodes: false",
     ]

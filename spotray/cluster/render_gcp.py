@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spotray.cluster.render_aws import markets, usage
 from spotray.cluster.spec import ClusterSpec, WorkerSpec
-from spotray.cluster.yamltext import flow
+from spotray.cluster.yamltext import flow, scalar
 from spotray.market import catalog
 
 HEAD_PACKAGES = ("google-api-python-client", "google-auth-httplib2")
@@ -36,7 +36,7 @@ def provider(spec: ClusterSpec) -> list[str]:
     where = [
         f"region: {spec.region}",
         f"availability_zone: {','.join(spec.zones)}",
-        f"project_id: {spec.project}",
+        f"project_id: {scalar(spec.project)}",
         "cache_stopped_nodes: false",
     ]
     if spec.provider == "ray":
@@ -64,12 +64,13 @@ def resources(worker: WorkerSpec) -> dict[str, int]:
 def head(spec: ClusterSpec) -> list[str]:
     """The head's node_config."""
     image = spec.head.image or _HEAD_IMAGE
-    return _node(spec.head.instance_type, image, spec.head.disk_gib)
+    return _node(spec, spec.head.instance_type, image, spec.head.disk_gib)
 
 
 def worker(spec: ClusterSpec, worker: WorkerSpec) -> list[str]:
     """A pool's node_config."""
-    lines = _node(worker.instance_types[0], worker.image or _GPU_IMAGE, worker.disk_gib)
+    image = worker.image or _GPU_IMAGE
+    lines = _node(spec, worker.instance_types[0], image, worker.disk_gib)
     if worker.accelerator:
         lines += [
             "guestAccelerators:",
@@ -93,7 +94,10 @@ def worker(spec: ClusterSpec, worker: WorkerSpec) -> list[str]:
     ]
 
 
-def _node(machine_type: str, image: str, disk_gib: int) -> list[str]:
+def _node(spec: ClusterSpec, machine_type: str, image: str, disk_gib: int) -> list[str]:
+    # Google's choice where none is named, pd-standard, is refused for a g2. Ray's provider
+    # hands the name on as it is; ours puts the zone of the launch before it.
+    zone = f"zones/{spec.zones[0]}/diskTypes/" if spec.provider == "ray" else ""
     return [
         f"machineType: {machine_type}",
         "disks:",
@@ -102,5 +106,6 @@ def _node(machine_type: str, image: str, disk_gib: int) -> list[str]:
         "    type: PERSISTENT",
         "    initializeParams:",
         f"      diskSizeGb: {disk_gib}",
+        f"      diskType: {zone}pd-balanced",
         f"      sourceImage: {image}",
     ]

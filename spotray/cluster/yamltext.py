@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_PLAIN = re.compile(r"[A-Za-z_./~][\w./@+~-]*( [\w./@+-]+)*")
+_PLAIN = re.compile(r"(\./)?[A-Za-z_/~][\w./@+~-]*( [\w./@+-]+)*", re.ASCII)
+_COMMAND = re.compile(r"[A-Za-z./~][ -~]*[!-~]")  # what may stand in a block without quotes
 _WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "~"}
 
 
@@ -19,7 +20,7 @@ def scalar(value: Any) -> str:
     """
     if isinstance(value, str):
         is_plain = _PLAIN.fullmatch(value) and value.lower() not in _WORDS
-        return value if is_plain else json.dumps(value)
+        return value if is_plain else _quoted(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return json.dumps(value)
@@ -53,5 +54,19 @@ def command(text: str, comment: str = "") -> list[str]:
 
 def _command_scalar(text: str) -> str:
     """Plain if YAML takes it so: shell commands read badly in quotes."""
-    unsafe = re.search(r": |:$| #|^[\s\-?:,\[\]{}#&*!|>'\"%@`]", text)
-    return json.dumps(text) if unsafe else text
+    is_words = _COMMAND.fullmatch(text) and not re.search(r": | #|:$", text) and " " in text
+    return text if is_words else scalar(text)
+
+
+def _quoted(text: str) -> str:
+    """In double quotes, with YAML's escapes for all that is not printable ASCII."""
+    shown = []
+    for char in text:
+        code = ord(char)
+        if char in '"\\':
+            shown.append("\\" + char)
+        elif 0x20 <= code < 0x7F:
+            shown.append(char)
+        else:
+            shown.append(f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
+    return f'"{"".join(shown)}"'
