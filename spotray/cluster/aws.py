@@ -7,7 +7,6 @@ with the keys of `spotray.cluster.markets`. All else is as with Ray's own ``type
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ import click
 
 from spotray.clock import Clock, SystemClock
 from spotray.cloud.aws.errors import aws_errors, boto_errors
-from spotray.cluster.launcher import Launcher, NothingLaunched
+from spotray.cluster.launcher import Launcher, NothingLaunched, launch_head
 from spotray.cluster.markets import LaunchConfig, check_node_types, check_provider
 from spotray.cluster.memory import LaunchMemory
 from spotray.cluster.ray_autoscaler.aws import OpenAWSNodeProvider, filled_out
@@ -27,10 +26,9 @@ from spotray.cluster.ray_autoscaler.seams import (
     with_true_labels,
 )
 from spotray.cluster.telling import Teller
-from spotray.errors import ConfigError, NoCapacityError, NotOfferedError, SpotrayError
-from spotray.events import InstanceVanished
+from spotray.cluster.vanished import Fate, Lookout, Machine
+from spotray.errors import ConfigError, SpotrayError
 from spotray.market.offer import Market
-from spotray.policy.view import Launched
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +59,8 @@ class SpotNodeProvider(OpenAWSNodeProvider):
             foreign=boto_errors(),
         )
         self._zones: dict[str, str] = {}  # subnet id -> zone
-        self._alive: dict[str, Any] = {}  # workers of the last listing, by id
-        self._ended: set[str] = set()  # ids that Ray or `ray down` terminated
+        self._lookout = Lookout(self.memory, tell=self._tell, clock=self._clock)
         self._unclear: tuple[type[Exception], ...] = (SpotrayError, *boto_errors())
-        self._watch = threading.Lock()
 
     def close(self) -> None:
         """Write what the journal has not got yet. Ray never asks for it: it ends its process."""
@@ -91,7 +87,7 @@ class SpotNodeProvider(OpenAWSNodeProvider):
             )
         except NothingLaunched as exc:
             raise launch_failed(exc.word, str(exc)) from exc
-        except SpotrayError as exc:  # before any market was asked
+        except self._unclear as exc:  # before any market was asked
             raise launch_failed(type(exc).__name__, str(exc)) from exc
 
     def _ask(
@@ -117,25 +113,18 @@ class SpotNodeProvider(OpenAWSNodeProvider):
         conf = {key: value for key, value in node_config.items() if key != "InstanceMarketOptions"}
         if conf != node_config:
             log.warning("the head is launched on-demand: a head on spot would end the cluster")
-        failed: list[str] = []
         try:
-            for zone, subnet in self._subnets(conf).items():
-                market = Market(
-                    cloud="aws", zone=zone, instance_type=conf["InstanceType"], spot=False
-                )
-                try:
-                    with aws_errors(str(market)):
-                        return self.run_instances(
-                            {**conf, "SubnetIds": [subnet]},
-                            {**tags, MARKET_TAG: str(market)},
-                            count,
-                        )
-                except (NoCapacityError, NotOfferedError) as exc:
-                    failed.append(str(exc))
-        except SpotrayError as exc:
-            failed.append(str(exc))
-        # `ray up` prints this as one line, any other error as a traceback.
-        raise click.ClickException(f"the head cannot be launched: {'; '.join(failed)}")
+            subnets = self._subnets(conf)
+            return launch_head(
+                lambda market, wanted: self._ask(market, wanted, conf, tags, subnets),
+                cloud="aws",
+                zones=tuple(subnets),
+                instance_type=conf["InstanceType"],
+                count=count,
+            )
+        except self._unclear as exc:
+            # `ray up` prints this as one line, any other error as a traceback.
+            raise click.ClickException(f"the head cannot be launched: {exc}") from exc
 
     def _subnets(self, node_config: Mapping[str, Any]) -> dict[str, str]:
         """The first subnet of each zone, in the order of the config."""
@@ -162,71 +151,46 @@ class SpotNodeProvider(OpenAWSNodeProvider):
         """Ray's listing, which also finds out what vanished since the last one."""
         if tag_filters:
             return list(self.list_nodes(tag_filters))
-        with self._watch:  # of two listings at a time, the older one would miss new nodes
+        ids: list[str] = []
+
+        def workers() -> dict[str, Machine]:
             listed = self.list_nodes({})
-            vanished = {
-                node_id: instance
-                for node_id, instance in self._alive.items()
-                if node_id not in listed and node_id not in self._ended
+            ids.extend(listed)
+            return {
+                node_id: Machine(
+                    market=_market(instance), launched_s=instance.launch_time.timestamp()
+                )
+                for node_id, instance in listed.items()
+                if not is_head(self.tags_of(node_id))
             }
-            self._alive = {i: one for i, one in listed.items() if not is_head(self.tags_of(i))}
-            self._ended.intersection_update(listed)  # an ended node is listed for a while
-        for node_id, instance in vanished.items():
-            self._vanished(node_id, instance)
-        return list(listed)
 
-    def _vanished(self, node_id: str, instance: Any) -> None:
-        market, (state, reason) = _market(instance), self._fate(node_id)
-        if state in ("pending", "running"):  # EC2's listings are not always complete
-            with self._watch:
-                self._alive.setdefault(node_id, instance)
-            return
-        preempted = market.spot and not reason.startswith("Client.")
-        now_s = self._clock.now_s()
-        born_s = next(
-            (
-                fact.at_s
-                for fact in self.memory.facts()
-                if isinstance(fact, Launched) and node_id in fact.names
-            ),
-            instance.launch_time.timestamp(),
-        )
-        lived_s = max(0.0, now_s - born_s)
-        if preempted:
-            self.memory.preempted(market, node_id, lived_s=lived_s)
-        log.info("%s in %s vanished: %s", node_id, market, reason or "EC2 gives no reason")
-        self._tell(
-            InstanceVanished(
-                at_s=now_s,
-                name=node_id,
-                market=str(market),
-                preempted=preempted,
-                lived_s=lived_s,
-                why=reason,
-            )
-        )
+        self._lookout.look(workers, self._fate)
+        return ids
 
-    def _fate(self, node_id: str) -> tuple[str, str]:
-        """An instance's state and EC2's code for why it ended; empty if EC2 does not tell."""
+    def _fate(self, node_id: str, machine: Machine) -> Fate:
         try:
             with aws_errors("aws"):
                 answer = self.ec2.meta.client.describe_instances(InstanceIds=[node_id])
         except self._unclear as exc:
             log.debug("no reason for the end of %s: %s", node_id, exc)
-            return "", ""
+            return Fate()
         found = [one for group in answer["Reservations"] for one in group["Instances"]]
         if not found:
-            return "", ""
-        return found[0]["State"]["Name"], str(found[0].get("StateReason", {}).get("Code", ""))
+            return Fate()
+        why = str(found[0].get("StateReason", {}).get("Code", ""))
+        # Client.*: a user's call, or the machine shut itself down. Server.Spot...: the cloud.
+        return Fate(
+            alive=found[0]["State"]["Name"] in ("pending", "running"),
+            preempted=False if why.startswith("Client.") else None,
+            why=why,
+        )
 
     def terminate_node(self, node_id: str) -> Any:
-        with self._watch:
-            self._ended.add(node_id)
+        self._lookout.ending([node_id])
         return self._ray.terminate_node(node_id)
 
     def terminate_nodes(self, node_ids: list[str]) -> Any:
-        with self._watch:
-            self._ended.update(node_ids or [])
+        self._lookout.ending(node_ids or [])
         return self._ray.terminate_nodes(node_ids)
 
     # -- what Ray is told ----------------------------------------------------

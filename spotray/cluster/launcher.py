@@ -197,6 +197,27 @@ class Launcher:
         )
 
 
+def launch_head(
+    ask: Ask, *, cloud: str, zones: tuple[str, ...], instance_type: str, count: int
+) -> dict[str, Any]:
+    """The cluster's head: on-demand, in the first zone that has it, whatever is remembered.
+
+    A person waits for it and says when to try again, so no cool-down holds it up.
+
+    Raises:
+        SpotrayError: no zone has it, with the words of each; or what no other zone cures.
+    """
+    failed: list[str] = []
+    for zone in zones:
+        market = Market(cloud=cloud, zone=zone, instance_type=instance_type, spot=False)
+        try:
+            return dict(ask(market, count))
+        except (NoCapacityError, NotOfferedError) as exc:
+            failed.append(str(exc))
+    where = f"{cloud}/{'|'.join(zones)}/{instance_type}/on-demand"
+    raise NoCapacityError("; ".join(failed), market=where)
+
+
 def _refusal(error: Exception) -> tuple[Refusal, str]:
     """Which refusal an error is, and the cloud's own word for it."""
     for cls, kind in _REFUSALS.items():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spotray.clock import FakeClock
-from spotray.cluster.launcher import Launcher, NothingLaunched
+from spotray.cluster.launcher import Launcher, NothingLaunched, launch_head
 from spotray.cluster.memory import LaunchMemory
 from spotray.errors import (
     ConfigError,
@@ -221,3 +221,24 @@ def test_a_policy_that_asks_what_it_may_not_is_a_bug_that_shows(rig: Rig) -> Non
     launcher = Launcher(Stubborn(), rig.launcher.memory, tell=rig.events.append, clock=rig.clock)
     with pytest.raises(AssertionError, match="not to be asked"):
         launcher.launch(rig.cloud.ask, node_type="gpu", candidates=CANDIDATES, wanted=1)
+
+
+def test_a_head_takes_the_first_zone_that_has_it_on_demand(rig: Rig) -> None:
+    zones = ("us-west-2a", "us-west-2b")
+    rig.cloud.holds[A.on_demand()] = 0
+
+    def head() -> dict[str, object]:
+        return launch_head(
+            rig.cloud.ask, cloud="aws", zones=zones, instance_type="g5.xlarge", count=1
+        )
+
+    assert len(head()) == 1
+    assert rig.cloud.markets() == [A.on_demand(), B.on_demand()]
+    rig.cloud.holds[B.on_demand()] = 0
+    with pytest.raises(NoCapacityError, match="none; none"):
+        head()
+    rig.cloud.raises = {A.on_demand(): QuotaError("no", market="m")}
+    rig.cloud.markets()
+    with pytest.raises(QuotaError):
+        head()
+    assert rig.cloud.markets() == [A.on_demand()], "no other zone cures that"
