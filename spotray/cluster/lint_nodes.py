@@ -40,11 +40,8 @@ def _check_gpus(one: NodeType, config: Mapping[str, Any]) -> Iterator[Problem]:
     markets = mapping(mapping(mapping(config, "provider"), "markets"), one.name)
     listed = markets.get("instance_types")
     path = f"provider.markets.{one.name}.instance_types"
-    counts = {one.instance_type: one.gpus}
-    for name in listed if isinstance(listed, list) else []:
-        known = catalog.find(one.cloud, str(name))
-        if name != one.instance_type and known is not None:
-            counts[str(name)] = known.gpus + (one.gpus or 0 if not known.gpus else 0)
+    types = [one.instance_type, *(map(str, listed) if isinstance(listed, list) else ())]
+    counts = {name: one.gpus_of(name) for name in types}
     for name, gpus in counts.items():
         if gpus == 0:
             where = one.instance_type_path if name == one.instance_type else path

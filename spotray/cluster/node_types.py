@@ -67,11 +67,16 @@ class NodeType:
     @property
     def gpus(self) -> int | None:
         """How many a node has, or None where that is not known."""
-        known = catalog.find(self.cloud, self.instance_type)
+        return self.gpus_of(self.instance_type)
+
+    def gpus_of(self, instance_type: str) -> int | None:
+        """How many it would have if it were of another type: with those that GCP adds."""
+        known = catalog.find(self.cloud, instance_type)
         if known is None:
             return None
         added = self.config.get("guestAccelerators") if self.cloud == "gcp" else None
-        counts = [mapping({"one": one}, "one").get("acceleratorCount", 0) for one in added or []]
+        listed = added if isinstance(added, list) else []
+        counts = [one.get("acceleratorCount", 0) for one in listed if isinstance(one, Mapping)]
         return known.gpus + sum(one for one in counts if isinstance(one, int))
 
 

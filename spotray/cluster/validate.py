@@ -66,7 +66,7 @@ def validate(files: Mapping[str, str], *, rehearsal: bool = True) -> list[Verdic
         verdicts.append(
             Verdict(
                 file=file,
-                problems=[*problems, *([] if said else new)],
+                problems=[*([] if said else new), *problems],
                 launched=outcome.launched,
                 not_done=left_out[file],
             )

@@ -162,7 +162,8 @@ def _as_ray_up_does(config: dict[str, Any], heard: _Heard) -> dict[str, str]:
     _check_zones(config["provider"])
     heard.step = "bootstrap"
     config = provider_cls.bootstrap_config(config)
-    provider: Any = _get_node_provider(config["provider"], config["cluster_name"])
+    # A provider remembers what was refused: no other rehearsal's.
+    provider: Any = _get_node_provider(config["provider"], config["cluster_name"], use_cache=False)
     provider.ec2_fail_fast = _Listening(provider.ec2_fail_fast, heard)
     launched = {}
     for name, node_type in config["available_node_types"].items():

@@ -13,7 +13,7 @@ def schema_errors(config: Mapping[str, Any]) -> Iterator[tuple[str, str, str, li
 
     A node type's ``resources`` may be missing: Ray fills them in before it looks.
     """
-    import jsonschema
+    import jsonschema  # type: ignore[import-untyped]
 
     schema = json.loads(files("ray.autoscaler").joinpath("ray-schema.json").read_text("utf-8"))
     for error in jsonschema.Draft7Validator(schema).iter_errors(config):
