@@ -7,6 +7,7 @@ the one of a node, and that ``create_instance`` starts an operation without wait
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -89,7 +90,7 @@ class OpenGCPNodeProvider(GCPNodeProvider):
             try:
                 begun.append(
                     resource.create_instance(
-                        dict(node_config), dict(labels), wait_for_operation=False
+                        disks_in(zone, node_config), dict(labels), wait_for_operation=False
                     )
                 )
             except self._refusals as exc:
@@ -177,6 +178,19 @@ class OpenGCPNodeProvider(GCPNodeProvider):
             if exc.resp.status == _GONE:
                 return None
             raise
+
+
+def disks_in(zone: str, node_config: Mapping[str, Any]) -> dict[str, Any]:
+    """A node's description with its short disk types as Google wants them: with a zone.
+
+    Ray does the same for machine types, and a config of several zones can name none.
+    """
+    conf = copy.deepcopy(dict(node_config))
+    for disk in conf.get("disks") or ():
+        params = disk.get("initializeParams") or {}
+        if (kind := params.get("diskType")) and "/" not in kind:
+            params["diskType"] = f"zones/{zone}/diskTypes/{kind}"
+    return conf
 
 
 def filled_out(config: Mapping[str, Any]) -> dict[str, Any]:
