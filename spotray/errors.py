@@ -9,6 +9,8 @@
     ├── MarketError             carries ``market``
     │   ├── NoCapacityError     none here now: try the next market
     │   ├── QuotaError          this account may not: retrying cannot help
+    │   ├── NotOfferedError     the zone does not sell this type at all
+    │   ├── NotPermittedError   these credentials may not: every zone says the same
     │   └── ThrottledError      ask again after ``retry_after_s``
     ├── TraceError              a trace file is malformed or too short
     ├── MetadataError           a cloud's metadata service gave no usable answer
@@ -49,11 +51,15 @@ class NotLive(ConfigError):
 
 
 class MarketError(SpotrayError):
-    """A market did not give what was asked of it; ``market`` says which."""
+    """A market did not give what was asked of it; ``market`` says which.
 
-    def __init__(self, message: str, *, market: str) -> None:
+    ``code`` is the cloud's own word for it, empty if it had none.
+    """
+
+    def __init__(self, message: str, *, market: str, code: str = "") -> None:
         super().__init__(message)
         self.market = market
+        self.code = code
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Keyword-only fields are lost by Exception's own pickling, and these
@@ -69,11 +75,19 @@ class QuotaError(MarketError):
     """This account may not launch here: retrying cannot help."""
 
 
+class NotOfferedError(MarketError):
+    """The zone does not sell this instance type, on spot or on demand."""
+
+
+class NotPermittedError(MarketError):
+    """These credentials may not launch such a node, in whatever zone."""
+
+
 class ThrottledError(MarketError):
     """The cloud asks for patience: try again after ``retry_after_s`` seconds."""
 
-    def __init__(self, message: str, *, market: str, retry_after_s: float) -> None:
-        super().__init__(message, market=market)
+    def __init__(self, message: str, *, market: str, retry_after_s: float, code: str = "") -> None:
+        super().__init__(message, market=market, code=code)
         self.retry_after_s = retry_after_s
 
 

@@ -128,6 +128,48 @@ class FaultInjected(Event):
     detail: str = ""
 
 
+# -- launches ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchTried(Event):
+    """The cloud was asked once for nodes in one market.
+
+    ``refused``: empty if it gave any; else capacity, quota, not-offered, not-permitted,
+    throttled, config or unknown, with the cloud's own word in ``code``.
+    """
+
+    market: str
+    node_type: str  # its entry in the cluster's YAML
+    wanted: int
+    names: tuple[str, ...] = ()  # instance ids of what was launched
+    refused: str = ""
+    code: str = ""
+    why: str = ""  # this market was chosen
+    seconds: float = 0.0  # that the call took
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchWaited(Event):
+    """No market was worth asking; said once until the reason changes."""
+
+    node_type: str
+    wanted: int
+    until_s: float  # look again then, Unix seconds
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceVanished(Event):
+    """A worker's machine left the cloud's list, and nobody here had ended it."""
+
+    name: str  # instance id; Ray's node id is not known there
+    market: str
+    preempted: bool  # the cloud took it, as far as can be told
+    lived_s: float
+    why: str = ""  # the cloud's words
+
+
 # -- jobs --------------------------------------------------------------------
 
 

@@ -43,12 +43,14 @@ ALLOWED = {
     "boto3": ("cloud/aws/",),
     "botocore": ("cloud/aws/",),
     "google": ("cloud/gcp/",),
+    "googleapiclient": ("cloud/gcp/", "cluster/ray_autoscaler/"),
     "azure": ("cloud/azure/",),
     "sklearn": ("lab/digits.py",),
     "pyarrow": ("storage.py", "checkpoint/", "train/", "tune/", "lab/"),
     "rich": ("cli/", "lab/", "tune/progress.py"),
 }
-LAZY = ("boto3", "botocore", "google", "azure", "sklearn")  # extras: never at module level
+# Extras: never at module level.
+LAZY = ("boto3", "botocore", "google", "googleapiclient", "azure", "sklearn")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,12 +17,12 @@ import time
 
 from spotray.agent.agent import NodeAgent
 from spotray.agent.identify import await_node_id
-from spotray.agent.journal import LateJournal
 from spotray.cloud.aws.notices import ENDPOINT, AwsNotices
 from spotray.cloud.provider import Notice
 from spotray.cluster.drain import drain_node, split_address
 from spotray.errors import SpotrayError
 from spotray.events import Event
+from spotray.ledger.late import LateJournal
 
 log = logging.getLogger("spotray.agent")
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from spotray import __version__
 from spotray.errors import SpotrayError
 
-COMMANDS = ("demo", "status", "cost")  # names of the files, in the order of the help
+COMMANDS = ("demo", "status", "cost", "cluster")  # names of the files, in the order of the help
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,8 +13,11 @@ from spotray.events import (
     Event,
     FaultInjected,
     FellBack,
+    InstanceVanished,
     JobEnded,
     JobStarted,
+    LaunchTried,
+    LaunchWaited,
     MemberFencedOut,
     MemberReady,
     NodeDown,
@@ -88,6 +91,16 @@ def _words(event: Event) -> str:
             return f"epoch {event.epoch}, step {event.step}: {told}"
         case Drained():
             return f"node {short(event.node_id)} drains"
+        case LaunchTried():
+            got = f"refused ({event.refused} {event.code})" if event.refused else "launched"
+            count = f"{len(event.names)} of {event.wanted}"
+            return f"{count} {event.node_type} {got} in {event.market}: {event.why}"
+        case LaunchWaited():
+            left_s = event.until_s - event.at_s
+            return f"no {event.node_type} for {left_s:.0f} s: {event.why}"
+        case InstanceVanished():
+            how = "was taken" if event.preempted else "ended"
+            return f"{event.name} in {event.market} {how} after {event.lived_s:.0f} s"
         case JobStarted():
             return f"job {event.job} started"
         case JobEnded():

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from spotray.events import Event, FellBack, MemberFencedOut, MemberReady, WorkerGroupStarted
+from spotray.events import (
+    Event,
+    FellBack,
+    InstanceVanished,
+    LaunchTried,
+    LaunchWaited,
+    MemberFencedOut,
+    MemberReady,
+    WorkerGroupStarted,
+)
 from spotray.ledger.describe import describe
 
 NODE = "0123456789abcdef"
@@ -36,4 +45,36 @@ NODE = "0123456789abcdef"
     ],
 )
 def test_live_recovery_is_told_in_a_few_words(event: Event, words: str) -> None:
+    assert describe(event) == words
+
+
+MARKET = "aws/us-west-2a/g5.xlarge/spot"
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (
+            LaunchTried(
+                at_s=0.0, market=MARKET, node_type="gpu", wanted=2, names=("i-1",), why="spot first"
+            ),
+            f"1 of 2 gpu launched in {MARKET}: spot first",
+        ),
+        (
+            LaunchTried(
+                at_s=0.0, market=MARKET, node_type="gpu", wanted=1, refused="quota", code="Max"
+            ),
+            f"0 of 1 gpu refused (quota Max) in {MARKET}:",
+        ),
+        (
+            LaunchWaited(at_s=5.0, node_type="gpu", wanted=1, until_s=65.0, why="all out"),
+            "no gpu for 60 s: all out",
+        ),
+        (
+            InstanceVanished(at_s=0.0, name="i-1", market=MARKET, preempted=True, lived_s=61.0),
+            f"i-1 in {MARKET} was taken after 61 s",
+        ),
+    ],
+)
+def test_a_launch_is_told_in_a_few_words(event: Event, words: str) -> None:
     assert describe(event) == words

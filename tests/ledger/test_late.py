@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from spotray.agent.journal import LateJournal
 from spotray.events import NodeDown, RebalanceHint
 from spotray.ledger.journal import read_journal
+from spotray.ledger.late import LateJournal
 from spotray.storage import Store
 
 HINT = RebalanceHint(at_s=1.0, node_id="n1")

@@ -1,4 +1,4 @@
-"""A journal that costs an idle agent nothing: opened by its first event, in a thread."""
+"""A journal that costs an idle process nothing: opened by its first event, in a thread."""
 
 from __future__ import annotations
 

@@ -1,0 +1,233 @@
+"""The node provider for EC2 that chooses the market at every launch.
+
+In a cluster's YAML: ``provider: {type: external, module: spotray.cluster.aws.SpotNodeProvider}``,
+with the keys of `spotray.cluster.markets`. All else is as with Ray's own ``type: aws``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from spotray.clock import Clock, SystemClock
+from spotray.cloud.aws.errors import aws_errors, boto_errors
+from spotray.cluster.launcher import Launcher, NothingLaunched, launch_head
+from spotray.cluster.markets import LaunchConfig, check_node_types, check_provider
+from spotray.cluster.memory import LaunchMemory
+from spotray.cluster.ray_autoscaler.aws import OpenAWSNodeProvider, filled_out
+from spotray.cluster.ray_autoscaler.seams import (
+    is_head,
+    labels_of,
+    launch_failed,
+    node_type_of,
+    with_true_labels,
+)
+from spotray.cluster.telling import Teller
+from spotray.cluster.vanished import Fate, Lookout, Machine
+from spotray.errors import ConfigError, SpotrayError
+from spotray.market.offer import Market
+
+log = logging.getLogger(__name__)
+
+MARKET_TAG = "spotray-market"  # on each EC2 instance: what it was launched as
+
+
+class SpotNodeProvider(OpenAWSNodeProvider):
+    """Ray's nodes on EC2: spot first, on-demand when spot is out, the head always on-demand."""
+
+    def __init__(
+        self, provider_config: dict[str, Any], cluster_name: str, *, clock: Clock | None = None
+    ) -> None:
+        """As Ray calls it; ``clock`` is for tests.
+
+        Raises:
+            ConfigError: an unknown key or a wrong value in ``provider_config``.
+        """
+        self._config = LaunchConfig.parse(provider_config, cloud="aws")
+        super().__init__({**provider_config, "cache_stopped_nodes": False}, cluster_name)
+        self._clock = clock or SystemClock()
+        self._tell = Teller("aws")
+        self.memory = LaunchMemory(self._config.memory, clock=self._clock)
+        self.launcher = Launcher(
+            self._config.policy,
+            self.memory,
+            tell=self._tell,
+            clock=self._clock,
+            foreign=boto_errors(),
+        )
+        self._zones: dict[str, str] = {}  # subnet id -> zone
+        self._lookout = Lookout(self.memory, tell=self._tell, clock=self._clock)
+        self._unclear: tuple[type[Exception], ...] = (SpotrayError, *boto_errors())
+
+    def close(self) -> None:
+        """Write what the journal has not got yet. Ray never asks for it: it ends its process."""
+        self._tell.close()
+
+    # -- launches ------------------------------------------------------------
+
+    def _create_node(
+        self, node_config: dict[str, Any], tags: dict[str, str], count: int
+    ) -> dict[str, Any]:
+        if is_head(tags):
+            return self._create_head(node_config, tags, count)
+        try:
+            subnets = self._subnets(node_config)
+            node_type = node_type_of(tags)
+            candidates = self._config.of(node_type).candidates(
+                "aws", tuple(subnets), node_config["InstanceType"]
+            )
+            return self.launcher.launch(
+                lambda market, wanted: self._ask(market, wanted, node_config, tags, subnets),
+                node_type=node_type,
+                candidates=candidates,
+                wanted=count,
+            )
+        except NothingLaunched as exc:
+            raise launch_failed(exc.word, str(exc)) from exc
+        except self._unclear as exc:  # before any market was asked
+            raise launch_failed(type(exc).__name__, str(exc)) from exc
+
+    def _ask(
+        self,
+        market: Market,
+        count: int,
+        node_config: Mapping[str, Any],
+        tags: Mapping[str, str],
+        subnets: Mapping[str, str],
+    ) -> dict[str, Any]:
+        conf = {**node_config, "InstanceType": market.instance_type}
+        options = conf.pop("InstanceMarketOptions", None) or {}
+        conf["SubnetIds"] = [subnets[market.zone]]
+        if market.spot:
+            conf["InstanceMarketOptions"] = {**options, "MarketType": "spot"}
+        with aws_errors(str(market)):
+            return self.run_instances(conf, {**tags, MARKET_TAG: str(market)}, count)
+
+    def _create_head(
+        self, node_config: Mapping[str, Any], tags: Mapping[str, str], count: int
+    ) -> dict[str, Any]:
+        """On-demand, whatever the YAML says, in the first zone that has it."""
+        conf = {key: value for key, value in node_config.items() if key != "InstanceMarketOptions"}
+        if conf != node_config:
+            log.warning("the head is launched on-demand: a head on spot would end the cluster")
+        try:
+            subnets = self._subnets(conf)
+            return launch_head(
+                lambda market, wanted: self._ask(market, wanted, conf, tags, subnets),
+                cloud="aws",
+                zones=tuple(subnets),
+                instance_type=conf["InstanceType"],
+                count=count,
+            )
+        except self._unclear as exc:
+            # `ray up` prints this as one line, any other error as a traceback.
+            raise click.ClickException(f"the head cannot be launched: {exc}") from exc
+
+    def _subnets(self, node_config: Mapping[str, Any]) -> dict[str, str]:
+        """The first subnet of each zone, in the order of the config."""
+        if interfaces := node_config.get("NetworkInterfaces"):
+            subnet_ids = [interfaces[0]["SubnetId"]]  # the interface is in one zone for good
+        else:
+            subnet_ids = list(node_config["SubnetIds"])
+        if unknown := [one for one in subnet_ids if one not in self._zones]:
+            with aws_errors(f"aws/{self.provider_config['region']}"):
+                found = self.ec2.meta.client.describe_subnets(SubnetIds=unknown)["Subnets"]
+            self._zones.update((one["SubnetId"], one["AvailabilityZone"]) for one in found)
+        subnets: dict[str, str] = {}
+        for subnet_id in subnet_ids:
+            subnets.setdefault(self._zones[subnet_id], subnet_id)
+        return subnets
+
+    # -- what became of the nodes --------------------------------------------
+
+    def market_of(self, node_id: str) -> Market:
+        """Where a node really is, as EC2 says."""
+        return _market(self.instance(node_id))
+
+    def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
+        """Ray's listing, which also finds out what vanished since the last one."""
+        if tag_filters:
+            return list(self.list_nodes(tag_filters))
+        ids: list[str] = []
+
+        def workers() -> dict[str, Machine]:
+            listed = self.list_nodes({})
+            ids.extend(listed)
+            return {
+                node_id: Machine(
+                    market=_market(instance), launched_s=instance.launch_time.timestamp()
+                )
+                for node_id, instance in listed.items()
+                if not is_head(self.tags_of(node_id))
+            }
+
+        self._lookout.look(workers, self._fate)
+        return ids
+
+    def _fate(self, node_id: str, machine: Machine) -> Fate:
+        try:
+            with aws_errors("aws"):
+                answer = self.ec2.meta.client.describe_instances(InstanceIds=[node_id])
+        except self._unclear as exc:
+            log.debug("no reason for the end of %s: %s", node_id, exc)
+            return Fate()
+        found = [one for group in answer["Reservations"] for one in group["Instances"]]
+        if not found:
+            return Fate()
+        why = str(found[0].get("StateReason", {}).get("Code", ""))
+        # Client.*: a user's call, or the machine shut itself down. Server.Spot...: the cloud.
+        return Fate(
+            alive=found[0]["State"]["Name"] in ("pending", "running"),
+            preempted=False if why.startswith("Client.") else None,
+            why=why,
+        )
+
+    def terminate_node(self, node_id: str) -> Any:
+        self._lookout.ending([node_id])
+        return self._ray.terminate_node(node_id)
+
+    def terminate_nodes(self, node_ids: list[str]) -> Any:
+        self._lookout.ending(node_ids or [])
+        return self._ray.terminate_nodes(node_ids)
+
+    # -- what Ray is told ----------------------------------------------------
+
+    def get_command_runner(self, log_prefix: str, node_id: str, *args: Any, **kwargs: Any) -> Any:
+        runner = self._ray.get_command_runner(log_prefix, node_id, *args, **kwargs)
+        return with_true_labels(runner, lambda: labels_of(self.market_of(node_id)))
+
+    @staticmethod
+    def fillout_available_node_types_resources(cluster_config: dict[str, Any]) -> dict[str, Any]:
+        """Ray's defaults and the node types' resources; all problems of our keys at once."""
+        provider = cluster_config.get("provider") or {}
+        node_types = cluster_config.get("available_node_types") or {}
+        problems = [
+            *check_provider(provider, cloud="aws"),
+            *check_node_types(
+                provider, node_types, head_node_type=cluster_config.get("head_node_type", "")
+            ),
+        ]
+        if problems:
+            # `ray up` prints this error without a traceback.
+            raise click.ClickException("\n".join(str(problem) for problem in problems))
+        config = LaunchConfig.parse(provider, cloud="aws")
+        own = {name: one["node_config"].get("InstanceType") for name, one in node_types.items()}
+        try:
+            return filled_out(
+                cluster_config,
+                lambda name: tuple(t for t in config.of(name).instance_types if t != own[name]),
+            )
+        except ConfigError as exc:
+            raise click.ClickException(str(exc)) from exc
+
+
+def _market(instance: Any) -> Market:
+    return Market(
+        cloud="aws",
+        zone=instance.placement["AvailabilityZone"],
+        instance_type=instance.instance_type,
+        spot=getattr(instance, "instance_lifecycle", None) == "spot",
+    )

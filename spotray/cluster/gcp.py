@@ -1,0 +1,259 @@
+"""The node provider for Compute Engine that chooses the market at every launch.
+
+In a cluster's YAML: ``provider: {type: external, module: spotray.cluster.gcp.SpotNodeProvider}``,
+with the keys of `spotray.cluster.markets`. ``availability_zone`` may name several zones of the
+region. All else is as with Ray's own ``type: gcp``, save TPUs, which it does not launch.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import click
+
+from spotray.clock import Clock, SystemClock
+from spotray.cloud.gcp.errors import foreign_errors, gcp_errors
+from spotray.cluster.launcher import Launcher, NothingLaunched, launch_head
+from spotray.cluster.markets import LaunchConfig, check_node_types, check_provider
+from spotray.cluster.memory import LaunchMemory
+from spotray.cluster.problems import Problem
+from spotray.cluster.ray_autoscaler.gcp import OpenGCPNodeProvider, filled_out
+from spotray.cluster.ray_autoscaler.seams import (
+    is_head,
+    labels_of,
+    launch_failed,
+    node_type_of,
+    with_true_labels,
+)
+from spotray.cluster.telling import Teller
+from spotray.cluster.vanished import Fate, Lookout, Machine
+from spotray.errors import SpotrayError
+from spotray.market.offer import Market
+
+log = logging.getLogger(__name__)
+
+_GPU_FAMILIES = re.compile(r"[ag]\d+[a-z]?-")  # machine types that bring their GPUs with them
+_ENDED_BY_A_PERSON = ("delete", "stop", "suspend")
+_PREEMPTED = "compute.instances.preempted"
+
+
+class SpotNodeProvider(OpenGCPNodeProvider):
+    """Ray's nodes on Compute Engine: spot first, on-demand when it is out, the head on-demand."""
+
+    def __init__(
+        self,
+        provider_config: dict[str, Any],
+        cluster_name: str,
+        *,
+        clock: Clock | None = None,
+        compute: Any = None,
+    ) -> None:
+        """As Ray calls it; ``clock`` and ``compute`` (the API's client) are for tests.
+
+        Raises:
+            ConfigError: an unknown key or a wrong value in ``provider_config``.
+        """
+        self._config = LaunchConfig.parse(provider_config, cloud="gcp")
+        self._clock = clock or SystemClock()
+        self._tell = Teller("gcp")
+        self.memory = LaunchMemory(self._config.memory, clock=self._clock)
+        self.launcher = Launcher(
+            self._config.policy,
+            self.memory,
+            tell=self._tell,
+            clock=self._clock,
+            foreign=foreign_errors(),
+        )
+        self._lookout = Lookout(self.memory, tell=self._tell, clock=self._clock)
+        self._unclear: tuple[type[Exception], ...] = (SpotrayError, OSError, *foreign_errors())
+        super().__init__(
+            {**provider_config, "cache_stopped_nodes": False},
+            cluster_name,
+            zones=_zones(provider_config),
+            compute=compute,
+            clock=self._clock,
+        )
+
+    def close(self) -> None:
+        """Write what the journal has not got yet. Ray never asks for it: it ends its process."""
+        self._tell.close()
+
+    # -- launches ------------------------------------------------------------
+
+    def create_node(
+        self, base_config: dict[str, Any], tags: dict[str, str], count: int
+    ) -> dict[str, Any]:
+        """Nodes where the policy says; a head on demand in the first zone that has it."""
+        machine_type = _last(base_config["machineType"])
+        zones = _zones(self.provider_config)
+        if is_head(tags):
+            asked = _plain(base_config.get("scheduling"))
+            if asked.get("preemptible") or asked.get("provisioningModel") == "SPOT":
+                log.warning("the head is launched on-demand: a head on spot would end the cluster")
+            try:
+                return launch_head(
+                    lambda market, wanted: self._ask(market, wanted, base_config, tags),
+                    cloud="gcp",
+                    zones=zones,
+                    instance_type=machine_type,
+                    count=count,
+                )
+            except self._unclear as exc:
+                # `ray up` prints this as one line, any other error as a traceback.
+                raise click.ClickException(f"the head cannot be launched: {exc}") from exc
+        node_type = node_type_of(tags)
+        try:
+            return self.launcher.launch(
+                lambda market, wanted: self._ask(market, wanted, base_config, tags),
+                node_type=node_type,
+                candidates=self._config.of(node_type).candidates("gcp", zones, machine_type),
+                wanted=count,
+            )
+        except NothingLaunched as exc:
+            raise launch_failed(exc.word, str(exc)) from exc
+
+    def _ask(
+        self, market: Market, count: int, node_config: Mapping[str, Any], tags: Mapping[str, str]
+    ) -> dict[str, Any]:
+        conf = {
+            **node_config,
+            "machineType": market.instance_type,
+            "scheduling": _scheduling(node_config, market),
+        }
+        with gcp_errors(str(market)):
+            return self.insert(market.zone, conf, tags, count)
+
+    # -- what became of the nodes --------------------------------------------
+
+    def market_of(self, node_id: str) -> Market:
+        """Where a node really is, as Google says."""
+        return _market(self.instance(node_id))
+
+    def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
+        """Ray's listing, which also finds out what vanished since the last one."""
+        if tag_filters:
+            return list(self.list_nodes(tag_filters))
+        ids: list[str] = []
+
+        def workers() -> dict[str, Machine]:
+            listed = self.list_nodes({})
+            ids.extend(listed)
+            return {
+                name: Machine(
+                    market=_market(instance), launched_s=_created_s(instance), listed_as=instance
+                )
+                for name, instance in listed.items()
+                if not is_head(instance.get("labels", {}))
+            }
+
+        self._lookout.look(workers, self._fate)
+        return ids
+
+    def _fate(self, name: str, machine: Machine) -> Fate:
+        zone = machine.market.zone
+        try:
+            with gcp_errors(f"gcp/{zone}"):
+                now = self.found_now(name, zone)
+                done = self.operations_on(machine.listed_as, zone)
+        except self._unclear as exc:
+            log.debug("no reason for the end of %s: %s", name, exc)
+            return Fate()
+        status = "" if now is None else str(now.get("status", ""))
+        if status in ("PROVISIONING", "STAGING", "RUNNING"):
+            return Fate(alive=True)
+        if _PREEMPTED in done:
+            return Fate(preempted=True, why=_PREEMPTED)
+        ended = [what for what in done if what in _ENDED_BY_A_PERSON]
+        return Fate(preempted=False if ended else None, why=", ".join(ended) or status)
+
+    def terminate_node(self, node_id: str) -> None:
+        """End a node; one that is gone already is no error."""
+        self._lookout.ending([node_id])
+        self.delete(node_id)
+
+    # -- what Ray is told ----------------------------------------------------
+
+    def get_command_runner(self, log_prefix: str, node_id: str, *args: Any, **kwargs: Any) -> Any:
+        runner = self._ray.get_command_runner(log_prefix, node_id, *args, **kwargs)
+        return with_true_labels(runner, lambda: labels_of(self.market_of(node_id)))
+
+    @staticmethod
+    def fillout_available_node_types_resources(cluster_config: dict[str, Any]) -> dict[str, Any]:
+        """Ray's defaults; all problems of our keys at once."""
+        provider = cluster_config.get("provider") or {}
+        node_types = cluster_config.get("available_node_types") or {}
+        problems = [
+            *check_provider(provider, cloud="gcp"),
+            *(
+                Problem(path=f"provider.{key}", what="is missing", cure="write it")
+                for key in ("project_id", "region", "availability_zone")
+                if not provider.get(key)
+            ),
+            *check_node_types(
+                provider,
+                node_types,
+                head_node_type=cluster_config.get("head_node_type", ""),
+                own_type=lambda config: _last(config.get("machineType", "")),
+            ),
+        ]
+        if problems:
+            # `ray up` prints this error without a traceback.
+            raise click.ClickException("\n".join(str(problem) for problem in problems))
+        return filled_out(cluster_config)
+
+
+def _scheduling(node_config: Mapping[str, Any], market: Market) -> dict[str, Any]:
+    """``scheduling`` of an instance in this market, with what the YAML says besides."""
+    given = _plain(node_config.get("scheduling"))
+    if market.spot:
+        own = {"instanceTerminationAction": "DELETE", **given}
+        own.pop("preemptible", None)  # the older kind, which ends after 24 hours
+        return {
+            **own,
+            "provisioningModel": "SPOT",
+            "automaticRestart": False,
+            "onHostMaintenance": "TERMINATE",
+        }
+    own = {key: value for key, value in given.items() if key != "preemptible"}
+    if own.get("provisioningModel") == "SPOT":
+        del own["provisioningModel"]
+    if "maxRunDuration" not in own:  # an on-demand node ends by itself only if the YAML says when
+        own.pop("instanceTerminationAction", None)
+    if node_config.get("guestAccelerators") or _GPU_FAMILIES.match(market.instance_type):
+        own["onHostMaintenance"] = "TERMINATE"  # a node with a GPU cannot move
+    return own
+
+
+def _plain(scheduling: Any) -> dict[str, Any]:
+    """``scheduling`` as one map: Ray's own examples write a list of maps."""
+    if isinstance(scheduling, list):
+        return {key: value for one in scheduling for key, value in one.items()}
+    return dict(scheduling or {})
+
+
+def _market(instance: Mapping[str, Any]) -> Market:
+    scheduling = instance.get("scheduling") or {}
+    return Market(
+        cloud="gcp",
+        zone=_last(instance["zone"]),
+        instance_type=_last(instance["machineType"]),
+        spot=scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible")),
+    )
+
+
+def _created_s(instance: Mapping[str, Any]) -> float:
+    return datetime.fromisoformat(instance["creationTimestamp"]).timestamp()
+
+
+def _zones(provider_config: Mapping[str, Any]) -> tuple[str, ...]:
+    given = str(provider_config.get("availability_zone") or "")
+    return tuple(zone.strip() for zone in given.split(",") if zone.strip())
+
+
+def _last(url: str) -> str:
+    """The name at the end of a resource's URL, or the name itself."""
+    return str(url).rpartition("/")[2]

@@ -1,0 +1,206 @@
+"""What the facts say of one market at one time: how often it failed, and until when it is out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spotray.errors import ConfigError
+from spotray.market.offer import Market
+from spotray.policy.view import Fact, Launched, LaunchView, Preempted, Progressed, Refusal, Refused
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoolDowns:
+    """How long a market is left alone after it failed. Seconds, all > 0."""
+
+    cooldown_s: float = 120.0  # after a first refusal or preemption; doubles with each more
+    cooldown_max_s: float = 1800.0
+    throttle_s: float = 5.0  # after a first throttled call, unless the cloud says more; doubles
+    throttle_max_s: float = 120.0
+    quota_s: float = 3600.0  # a limit is raised by people, or freed by another cluster's end
+    not_offered_s: float = 86400.0  # a zone gets new types once in months
+    look_again_s: float = 3600.0  # how long a wait for the user's own cure is at a time
+    progress_s: float = 600.0  # a node that lived as long was worth its start
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            number = isinstance(value, float | int) and not isinstance(value, bool)
+            if not number or not 0 < value < math.inf:
+                raise ConfigError(f"{name} is {value!r}: give a number above 0")
+        if self.cooldown_max_s < self.cooldown_s:
+            raise ConfigError(
+                f"cooldown_max_s {self.cooldown_max_s:g} is below cooldown_s {self.cooldown_s:g}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A market is out until ``until_s``, for ``why``. ``cure``: only the user can end it."""
+
+    until_s: float
+    why: str
+    cure: bool = False
+
+
+def block_of(market: Market, view: LaunchView, rules: CoolDowns) -> Block | None:
+    """Why and until when a market is not to be asked; None if it may be.
+
+    Refusals in a row double the cool-down, and a launch clears them. Preemptions of young
+    nodes in a row do so as well; only a node that lived clears those, since a launch that
+    is taken back at once proves nothing.
+    """
+    blocks = [
+        block
+        for block in (
+            _refused(market, view, rules),
+            _preempted(market, view, rules),
+            _throttled(market, view, rules),
+            _for_long(market, view, rules),
+        )
+        if block is not None and block.until_s > view.now_s
+    ]
+    return max(blocks, key=lambda block: (block.cure, block.until_s), default=None)
+
+
+def _refused(market: Market, view: LaunchView, rules: CoolDowns) -> Block | None:
+    streak, last = 0, None
+    for fact in view.facts:
+        if isinstance(fact, Launched) and fact.market == market:
+            streak = 0
+        elif (
+            isinstance(fact, Refused)
+            and fact.market == market
+            and fact.kind in (Refusal.CAPACITY, Refusal.UNKNOWN)
+        ):
+            streak, last = streak + 1, fact
+    if not streak or last is None:
+        return None
+    times = "" if streak == 1 else f", {streak} times in a row"
+    return Block(
+        until_s=_until(last.at_s, _grown(rules, streak), view),
+        why=f"{last.code or last.kind}{times}",
+    )
+
+
+def _preempted(market: Market, view: LaunchView, rules: CoolDowns) -> Block | None:
+    streak, last_s = 0, -math.inf
+    for loss in losses(view.facts):
+        if loss.market == market:
+            streak = 1 if loss.lived_s >= rules.progress_s else streak + 1
+            last_s = loss.at_s
+    if not streak:
+        return None
+    times = "" if streak == 1 else f", {streak} times in a row"
+    return Block(until_s=_until(last_s, _grown(rules, streak), view), why=f"preempted{times}")
+
+
+def _throttled(market: Market, view: LaunchView, rules: CoolDowns) -> Block | None:
+    """A cloud counts calls over all markets, so all of them rest."""
+    streak, last = 0, None
+    for fact in view.facts:
+        if isinstance(fact, Launched) and fact.market.cloud == market.cloud:
+            streak = 0
+        elif isinstance(fact, Refused) and fact.market.cloud == market.cloud:
+            thrown = fact.kind is Refusal.THROTTLED
+            streak, last = (streak + 1, fact) if thrown else (0, last)
+    if not streak or last is None:
+        return None
+    wait_s = min(rules.throttle_s * 2.0 ** min(streak - 1, 30), rules.throttle_max_s)
+    wait_s = max(wait_s, min(last.retry_after_s or 0.0, rules.throttle_max_s))
+    return Block(until_s=_until(last.at_s, wait_s, view), why=last.code or str(last.kind))
+
+
+def _for_long(market: Market, view: LaunchView, rules: CoolDowns) -> Block | None:
+    """What does not pass by itself in minutes."""
+    found: list[Block] = []
+    for fact in view.facts:
+        if not isinstance(fact, Refused) or fact.market.cloud != market.cloud:
+            continue
+        was, word = fact.market, fact.code or str(fact.kind)
+        same_type = was.instance_type == market.instance_type
+        told_before = fact.at_s < view.asked_since_s
+        if fact.kind is Refusal.QUOTA:
+            # A limit is the region's, of spot or of on-demand; a smaller type may still fit.
+            if same_type and was.region == market.region and was.spot == market.spot:
+                until_s = _until(fact.at_s, rules.quota_s, view)
+                found.append(Block(until_s=until_s, why=f"{word}: ask the cloud for more quota"))
+        elif fact.kind is Refusal.NOT_OFFERED:
+            if same_type and was.zone == market.zone:
+                until_s = _until(fact.at_s, rules.not_offered_s, view)
+                found.append(Block(until_s=until_s, why=word))
+        elif fact.kind is Refusal.NOT_PERMITTED and was.spot == market.spot and not told_before:
+            why = f"{word}: give the credentials that right, then `ray up` again"
+            found.append(Block(until_s=view.now_s + rules.look_again_s, why=why, cure=True))
+        elif (
+            fact.kind is Refusal.CONFIG
+            and same_type
+            and fact.node_type == view.node_type
+            and not told_before
+        ):
+            why = f"{word}: correct the node type in the YAML, then `ray up` again"
+            found.append(Block(until_s=view.now_s + rules.look_again_s, why=why, cure=True))
+    return max(found, key=lambda block: (block.cure, block.until_s), default=None)
+
+
+def _grown(rules: CoolDowns, streak: int) -> float:
+    return min(rules.cooldown_s * 2.0 ** min(streak - 1, 30), rules.cooldown_max_s)
+
+
+def _until(at_s: float, wait_s: float, view: LaunchView) -> float:
+    """A fact from a clock that ran ahead blocks no longer than one from now."""
+    return min(at_s, view.now_s) + wait_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """One preemption, told once, with how long the node had lived."""
+
+    at_s: float
+    market: Market
+    lived_s: float
+
+
+def losses(facts: Sequence[Fact]) -> list[Loss]:
+    """The preemptions among the facts, each node once, by time.
+
+    A node whose launch is not remembered any more lived for long.
+    """
+    born = {name: fact.at_s for fact in facts if isinstance(fact, Launched) for name in fact.names}
+    found, seen = [], set()
+    for fact in sorted((f for f in facts if isinstance(f, Preempted)), key=lambda f: f.at_s):
+        if fact.name in seen:
+            continue
+        seen.add(fact.name)
+        lived_s = fact.lived_s
+        if lived_s is None:
+            lived_s = fact.at_s - born.get(fact.name, -math.inf)
+        found.append(Loss(at_s=fact.at_s, market=fact.market, lived_s=max(lived_s, 0.0)))
+    return found
+
+
+def rounds_lost(facts: Sequence[Fact], *, since_s: float, progress_s: float) -> list[float]:
+    """Times of spot preemptions that each took what had replaced the one before.
+
+    Nodes taken together are one round. A node that lived ``progress_s`` is no round, and
+    a job that went on (`Progressed`) starts the count anew.
+    """
+    went_on = [fact.at_s for fact in facts if isinstance(fact, Progressed)]
+    since_s = max([since_s, *went_on])
+    rounds: list[float] = []
+    for loss in losses(facts):
+        if loss.at_s <= since_s or not loss.market.spot or loss.lived_s >= progress_s:
+            continue
+        if not rounds or loss.at_s - loss.lived_s >= rounds[-1]:
+            rounds.append(loss.at_s)
+    return rounds
+
+
+def troubles(market: Market, facts: Sequence[Fact], *, since_s: float) -> int:
+    """Refusals and preemptions of a market after ``since_s``."""
+    refused = sum(
+        isinstance(fact, Refused) and fact.market == market and fact.at_s > since_s
+        for fact in facts
+    )
+    return refused + sum(loss.market == market and loss.at_s > since_s for loss in losses(facts))
