@@ -14,11 +14,14 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 from spotray.agent.agent import NodeAgent
 from spotray.agent.identify import await_node_id
-from spotray.cloud.aws.notices import ENDPOINT, AwsNotices
-from spotray.cloud.provider import Notice
+from spotray.cloud.aws import notices as aws
+from spotray.cloud.azure import notices as azure
+from spotray.cloud.gcp import notices as gcp
+from spotray.cloud.provider import Notice, NoticeSource
 from spotray.cluster.drain import drain_node, split_address
 from spotray.errors import SpotrayError
 from spotray.events import Event
@@ -41,7 +44,8 @@ class _Service:
     def __init__(self, args: argparse.Namespace) -> None:
         split_address(args.ray_address)
         self._args = args
-        self._notices = AwsNotices(args.endpoint, poll_s=args.poll_s)
+        self._endpoint = args.endpoint or default_endpoint(args.cloud)
+        self._notices = notice_source(args.cloud, self._endpoint, poll_s=args.poll_s)
         self._stop = threading.Event()
         self._agent: NodeAgent | None = None
         self._journal: LateJournal | None = None
@@ -79,7 +83,7 @@ class _Service:
         args = self._args
         try:
             node_id = args.node_id or await_node_id(
-                args.ray_address, args.node_ip, stop=self._stop, poll_s=args.poll_s
+                args.ray_address, args.node_ip, stop=self._stop, poll_s=self._notices.poll_s
             )
         except SpotrayError as exc:
             self._error = exc
@@ -87,7 +91,7 @@ class _Service:
             return
         if node_id is None:  # stopped before Ray was up
             return
-        log.info("watching node %s at %s", node_id, args.endpoint)
+        log.info("watching node %s at %s", node_id, self._endpoint)
         if args.journal:
             self._journal = LateJournal(args.journal, writer=f"agent-{node_id[:12]}")
         self._agent = NodeAgent(
@@ -98,6 +102,26 @@ class _Service:
             drain_margin_s=args.drain_margin_s,
         )
         self._agent.run(self._stop)
+
+
+def default_endpoint(cloud: str) -> str:
+    """Where a cloud's metadata service is, or where its own SDKs' variable says."""
+    if cloud == "aws":
+        return os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or aws.ENDPOINT
+    if cloud == "gcp":
+        host = os.environ.get("GCE_METADATA_HOST")
+        return f"http://{host}" if host else gcp.ENDPOINT
+    return azure.ENDPOINT
+
+
+def notice_source(cloud: str, endpoint: str, *, poll_s: float | None) -> NoticeSource:
+    """Who is asked about this node; ``poll_s`` None: as often as that cloud advises."""
+    sources: dict[str, Callable[..., NoticeSource]] = {
+        "aws": aws.AwsNotices,
+        "azure": azure.AzureNotices,
+        "gcp": gcp.GcpNotices,
+    }
+    return sources[cloud](endpoint, **({} if poll_s is None else {"poll_s": poll_s}))
 
 
 def _drain(ray_address: str, node_id: str, notice: Notice) -> None:
@@ -131,12 +155,12 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--cloud", required=True, choices=["aws"], help="whose metadata service to ask")
+    add("--cloud", required=True, choices=["aws", "azure", "gcp"], help="whose metadata service")
     add(
         "--endpoint",
         metavar="URL",
-        default=os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or ENDPOINT,
-        help="the metadata service (default: $AWS_EC2_METADATA_SERVICE_ENDPOINT or %(default)s)",
+        help="the metadata service (default: $AWS_EC2_METADATA_SERVICE_ENDPOINT, "
+        "$GCE_METADATA_HOST, or the cloud's own address)",
     )
     add("--ray-address", required=True, metavar="HOST:PORT", help="Ray's head")
     node = parser.add_mutually_exclusive_group()
@@ -147,7 +171,12 @@ def _parser() -> argparse.ArgumentParser:
         help="its address in Ray (default: the one that reaches the head)",
     )
     add("--journal", metavar="URL", help="folder for the facts; a path or s3://BUCKET/PATH")
-    add("--poll-s", type=_positive, default=5.0, metavar="S", help="ask every S seconds (5)")
+    add(
+        "--poll-s",
+        type=_positive,
+        metavar="S",
+        help="ask every S seconds (aws 5, azure and gcp 1)",
+    )
     add(
         "--drain-margin-s",
         type=_not_negative,

@@ -17,6 +17,7 @@ from spotray.events import DrainRefused, Event, NodeDown, NoticeCancelled, Notic
 from spotray.lab.metadata import MetadataServer, NodeMetadata
 from spotray.ledger.journal import read_journal
 from spotray.storage import Store
+from tests.cloud.servers import AzureServer, GcpServer, azure_event
 
 NODE_ID = "ab" * 28
 METADATA = NodeMetadata(
@@ -175,3 +176,32 @@ def test_the_endpoint_of_the_environment_counts_where_no_argument_is() -> None:
         *usual, "--endpoint", "ftp://imds", AWS_EC2_METADATA_SERVICE_ENDPOINT="http://imds"
     )
     assert (wrong.returncode, "ftp://imds" in wrong.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("kind", ["azure", "gcp"])
+def test_it_hears_the_notices_of_other_clouds(kind: str, tmp_path: Path) -> None:
+    cloud = AzureServer() if kind == "azure" else GcpServer()
+    with cloud:
+        agent = Agent(
+            tmp_path,
+            *("--cloud", kind, "--endpoint", cloud.url, "--ray-address", CLOSED),
+            *("--node-id", NODE_ID, "--journal", str(tmp_path / "journal")),
+        )
+        try:
+            agent.until_said("is spot")
+            if isinstance(cloud, GcpServer):
+                cloud.preempt()
+            else:
+                cloud.schedule(azure_event(time.time() + 30))
+            agent.until_recorded(NoticeReceived)
+            agent.end()
+        finally:
+            agent.process.kill()
+            agent.process.wait()
+    events = read_journal(agent.journal)
+    (notice,) = [event for event in events if isinstance(event, NoticeReceived)]
+    assert notice.source.startswith(kind)
+    assert notice.deadline_s is not None
+    assert 0 < notice.deadline_s - notice.at_s <= 30.5
+    assert isinstance(events[-1], NodeDown)
+    assert events[-1].cause == "preemption"

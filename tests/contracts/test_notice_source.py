@@ -8,11 +8,15 @@ from typing import Protocol
 
 import pytest
 
+from spotray.clock import FakeClock
 from spotray.cloud.aws.notices import AwsNotices
+from spotray.cloud.azure.notices import AzureNotices
 from spotray.cloud.fake import FakeNotices
+from spotray.cloud.gcp.notices import NOTICE_S, GcpNotices
 from spotray.cloud.provider import NodeOutlook, Notice, NoticeSource
 from spotray.errors import MetadataError
 from spotray.lab.metadata import MetadataServer, NodeMetadata
+from tests.cloud.servers import AzureServer, GcpServer, azure_event
 
 DEADLINE_S = float(int(time.time()) + 120)  # whole seconds: EC2 tells no others
 
@@ -25,7 +29,6 @@ class Cloud(Protocol):
 
     def notice(self, at_s: float) -> None: ...
     def cancel(self) -> None: ...
-    def rebalance(self) -> None: ...
     def fall_silent(self) -> None: ...
     def heal(self) -> None: ...
 
@@ -87,7 +90,63 @@ class AwsRig:
         self._server.misbehave("n1", None)
 
 
+class GcpRig:
+    def __init__(self, server: GcpServer) -> None:
+        self._server = server
+        self._clock = FakeClock()
+        self.source = GcpNotices(server.url, timeout_s=0.2, wait_s=0, clock=self._clock)
+
+    def notice(self, at_s: float) -> None:
+        # Google tells no time: it is now, and the end comes 30 s later.
+        self._clock.advance(at_s - NOTICE_S - self._clock.now_s())
+        self._server.preempt()
+
+    def cancel(self) -> None:
+        self._server.say("instance/preempted", b"FALSE")
+
+    def fall_silent(self) -> None:
+        self._server.fall_silent()
+
+    def heal(self) -> None:
+        self._server.heal()
+
+
+class AzureRig:
+    def __init__(self, server: AzureServer) -> None:
+        self._server = server
+        self.source = AzureNotices(server.url, timeout_s=0.2, first_timeout_s=0.2)
+
+    def notice(self, at_s: float) -> None:
+        self._server.schedule(azure_event(at_s))
+
+    def cancel(self) -> None:
+        self._server.schedule()
+
+    def fall_silent(self) -> None:
+        self._server.fall_silent()
+
+    def heal(self) -> None:
+        self._server.heal()
+
+
+class Hinting(Cloud, Protocol):
+    """A cloud that also tells of a higher risk."""
+
+    def rebalance(self) -> None: ...
+
+
 def build(kind: str, spot: bool) -> Iterator[Cloud]:
+    if kind == "gcp":
+        with GcpServer(spot=spot) as gcp:
+            yield GcpRig(gcp)
+    elif kind == "azure":
+        with AzureServer(spot=spot) as azure:
+            yield AzureRig(azure)
+    else:
+        yield from build_hinting(kind, spot)
+
+
+def build_hinting(kind: str, spot: bool) -> Iterator[Hinting]:
     if kind == "fake":
         yield FakeRig(spot)
         return
@@ -96,11 +155,16 @@ def build(kind: str, spot: bool) -> Iterator[Cloud]:
 
 
 @pytest.fixture(params=["fake", "aws"])
+def hinting(request: pytest.FixtureRequest) -> Iterator[Hinting]:
+    yield from build_hinting(request.param, spot=True)
+
+
+@pytest.fixture(params=["fake", "aws", "azure", "gcp"])
 def cloud(request: pytest.FixtureRequest) -> Iterator[Cloud]:
     yield from build(request.param, spot=True)
 
 
-@pytest.fixture(params=["fake", "aws"])
+@pytest.fixture(params=["fake", "aws", "azure", "gcp"])
 def on_demand_cloud(request: pytest.FixtureRequest) -> Iterator[Cloud]:
     yield from build(request.param, spot=False)
 
@@ -129,9 +193,9 @@ def test_a_cancelled_notice_is_gone(cloud: Cloud) -> None:
     assert cloud.source.outlook().notice is None
 
 
-def test_a_rebalance_hint_is_no_notice(cloud: Cloud) -> None:
-    cloud.rebalance()
-    assert cloud.source.outlook() == NodeOutlook(rebalance_hint=True)
+def test_a_rebalance_hint_is_no_notice(hinting: Hinting) -> None:
+    hinting.rebalance()
+    assert hinting.source.outlook() == NodeOutlook(rebalance_hint=True)
 
 
 def test_a_silent_service_is_a_metadata_error_and_no_more(cloud: Cloud) -> None:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import re
-import urllib.request
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
-from urllib.error import HTTPError
-from urllib.parse import urlsplit
 
 from spotray.clock import Clock, SystemClock
+from spotray.cloud.metadata_http import WORD, MetadataHttp, json_object, shown
 from spotray.cloud.provider import NodeOutlook, Notice
 from spotray.errors import ConfigError, MetadataError
 
@@ -21,9 +16,7 @@ SOURCE = "aws/instance-action"
 
 _TOKEN_TTL_S = 21600  # the longest that EC2 gives
 _TOKEN_MARGIN_S = 60.0  # renewed this long before its end, or at half of a short life
-_MAX_BYTES = 16 * 1024
 _SANE_S = 24 * 3600.0  # further away than that, a time is not one of a notice
-_WORD = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _LIFE_CYCLES = frozenset(
     {"on-demand", "spot", "scheduled", "capacity-block", "interruptible-capacity-reservation"}
 )
@@ -43,8 +36,7 @@ class AwsNotices:
     """Asks EC2's metadata service (IMDSv2) about the node that this process runs on.
 
     Every way in which the service can fail is one error, `MetadataError`, which names
-    the URL and what came. Proxies of the environment are not used and redirects not
-    followed: the answer is this machine's or nobody's. For one thread at a time.
+    the URL and what came. For one thread at a time.
     """
 
     def __init__(
@@ -66,16 +58,12 @@ class AwsNotices:
         Raises:
             ConfigError: the endpoint is no http URL, or a time is not positive.
         """
-        parts = urlsplit(endpoint)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise ConfigError(f"metadata endpoint {endpoint!r}: write http://HOST[:PORT][/PATH]")
-        if timeout_s <= 0 or poll_s <= 0:
-            raise ConfigError(f"timeout_s {timeout_s} and poll_s {poll_s} must be above 0")
+        if poll_s <= 0:
+            raise ConfigError(f"poll_s {poll_s} must be above 0")
+        self._http = MetadataHttp(endpoint, "latest/", timeout_s=timeout_s)
         self.poll_s = poll_s
-        self._base = endpoint.rstrip("/") + "/latest/"
-        self._timeout_s = timeout_s
+        self._base = self._http.base
         self._clock = clock or SystemClock()
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
         self._token: str | None = None
         self._renew_at_s = 0.0
 
@@ -93,7 +81,7 @@ class AwsNotices:
         if (body := self._get(path)) is None:
             return NodeOutlook()
         url = self._base + path
-        _unix_s(_json_object(body, url).get("noticeTime"), url, self._clock.now_s())
+        _unix_s(json_object(body, url).get("noticeTime"), url, self._clock.now_s())
         return NodeOutlook(rebalance_hint=True)
 
     def is_spot(self) -> bool:
@@ -127,8 +115,8 @@ class AwsNotices:
         if body is None:
             raise MetadataError(f"{self._base}{path}: 404, but every instance of EC2 has it")
         word = body.decode("ascii", "replace").strip()
-        if not _WORD.fullmatch(word):
-            raise MetadataError(f"{self._base}{path}: {_shown(body)} is not one word")
+        if not WORD.fullmatch(word):
+            raise MetadataError(f"{self._base}{path}: {shown(body)} is not one word")
         return word
 
     def _get(self, path: str) -> bytes | None:
@@ -144,11 +132,11 @@ class AwsNotices:
         if status == 404:
             return None
         if status != 200:
-            raise MetadataError(f"{self._base}{path}: HTTP {status}: {_shown(body)}")
+            raise MetadataError(f"{self._base}{path}: HTTP {status}: {shown(body)}")
         return body
 
     def _get_with(self, path: str, token: str) -> tuple[int, bytes]:
-        status, body, _ = self._ask("GET", path, {"X-aws-ec2-metadata-token": token})
+        status, body, _ = self._http.ask("GET", path, {"X-aws-ec2-metadata-token": token})
         return status, body
 
     def _current_token(self) -> tuple[str, bool]:
@@ -157,38 +145,20 @@ class AwsNotices:
         if self._token is not None and now_s < self._renew_at_s:
             return self._token, False
         header = "X-aws-ec2-metadata-token-ttl-seconds"
-        status, body, headers = self._ask("PUT", "api/token", {header: str(_TOKEN_TTL_S)})
+        status, body, headers = self._http.ask("PUT", "api/token", {header: str(_TOKEN_TTL_S)})
         url = f"{self._base}api/token"
         if status != 200:
-            raise MetadataError(f"{url}: HTTP {status}: {_shown(body)}")
+            raise MetadataError(f"{url}: HTTP {status}: {shown(body)}")
         try:
             token = body.decode("ascii").strip()
             ttl_s = float(headers.get(header, _TOKEN_TTL_S))
         except ValueError as exc:
-            raise MetadataError(f"{url}: no token in {_shown(body)}") from exc
+            raise MetadataError(f"{url}: no token in {shown(body)}") from exc
         if not re.fullmatch(r"[!-~]+", token):
-            raise MetadataError(f"{url}: no token in {_shown(body)}")
+            raise MetadataError(f"{url}: no token in {shown(body)}")
         self._token = token
         self._renew_at_s = now_s + max(ttl_s / 2, ttl_s - _TOKEN_MARGIN_S)
         return token, True
-
-    def _ask(
-        self, method: str, path: str, headers: dict[str, str]
-    ) -> tuple[int, bytes, http.client.HTTPMessage]:
-        url = self._base + path
-        request = urllib.request.Request(url, method=method, headers=headers)
-        try:
-            try:
-                response = self._opener.open(request, timeout=self._timeout_s)
-            except HTTPError as exc:  # an answer too, with its body
-                response = exc
-            with response:
-                body = response.read(_MAX_BYTES)
-                if getattr(response, "length", None) or response.read(1):
-                    raise MetadataError(f"{url}: cut off or too long: {_shown(body)}")
-                return int(response.status), body, response.headers
-        except (OSError, http.client.HTTPException, ValueError) as exc:
-            raise MetadataError(f"{url}: {type(exc).__name__}: {exc}") from exc
 
 
 def parse_instance_action(body: bytes, *, url: str, now_s: float) -> Notice:
@@ -204,24 +174,14 @@ def parse_instance_action(body: bytes, *, url: str, now_s: float) -> Notice:
     Raises:
         MetadataError: not such a body.
     """
-    fields = _json_object(body, url)
+    fields = json_object(body, url)
     action = fields.get("action")
-    if not isinstance(action, str) or not _WORD.fullmatch(action):
-        raise MetadataError(f"{url}: no action in {_shown(body)}")
+    if not isinstance(action, str) or not WORD.fullmatch(action):
+        raise MetadataError(f"{url}: no action in {shown(body)}")
     # An action that EC2 may add one day is still a notice: the node will be taken.
     if action == "hibernate" and "time" not in fields:
         return Notice(deadline_s=None, source=SOURCE)
     return Notice(deadline_s=_unix_s(fields.get("time"), url, now_s), source=SOURCE)
-
-
-def _json_object(body: bytes, url: str) -> dict[str, Any]:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as exc:
-        raise MetadataError(f"{url}: not JSON: {_shown(body)}") from exc
-    if not isinstance(value, dict):
-        raise MetadataError(f"{url}: not a JSON object: {_shown(body)}")
-    return value
 
 
 def _unix_s(text: object, url: str, now_s: float) -> float:
@@ -239,12 +199,3 @@ def _unix_s(text: object, url: str, now_s: float) -> float:
             "if it is right, correct this machine's clock"
         )
     return at_s
-
-
-def _shown(body: bytes) -> str:
-    return repr(body[:80])
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        return None
