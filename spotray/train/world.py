@@ -143,14 +143,14 @@ class World:
 
     def track(self, work: Any) -> None:
         """A collective was started: the groups must not go before it is through."""
-        self.forget_ended()
         with self._lock:
+            self._drop_ended()
             self._works.append(work)
 
     def forget_ended(self) -> None:
         """Let go of collectives that are through: each holds its tensors' memory."""
         with self._lock:
-            self._works = [one for one in self._works if not one.is_completed()]
+            self._drop_ended()
 
     @property
     def is_still(self) -> bool:
@@ -268,6 +268,9 @@ class World:
                         work.wait()  # raises its own error, if it was not just the slice
                         return
                 self.check()
+
+    def _drop_ended(self) -> None:
+        self._works = [one for one in self._works if not one.is_completed()]
 
     def _gather(self, total: torch.Tensor, mine: torch.Tensor, group: Any) -> None:
         with self._peers("gather"):
