@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from spotray.errors import ConfigError, MetadataError
 
 _MAX_BYTES = 64 * 1024
+_SANE_S = 24 * 3600.0
 WORD = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
 
@@ -80,6 +81,26 @@ def json_object(body: bytes, url: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise MetadataError(f"{url}: not a JSON object: {shown(body)}")
     return value
+
+
+def sane_s(at_s: float, text: object, *, url: str, now_s: float) -> float:
+    """The time of a notice, Unix seconds, as it was given.
+
+    Args:
+        at_s: the time.
+        text: how it was written, for the message.
+        url: where it came from, for the message.
+        now_s: Unix seconds.
+
+    Raises:
+        MetadataError: it is more than a day from now.
+    """
+    if abs(at_s - now_s) > _SANE_S:
+        raise MetadataError(
+            f"{url}: {text!r} is {(at_s - now_s) / 3600:.0f} h from now: not a time of a notice; "
+            "if it is right, correct this machine's clock"
+        )
+    return at_s
 
 
 def shown(body: bytes) -> str:

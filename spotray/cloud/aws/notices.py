@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from spotray.clock import Clock, SystemClock
-from spotray.cloud.metadata_http import WORD, MetadataHttp, json_object, shown
+from spotray.cloud.metadata_http import WORD, MetadataHttp, json_object, sane_s, shown
 from spotray.cloud.provider import NodeOutlook, Notice
 from spotray.errors import ConfigError, MetadataError
 
@@ -16,7 +16,6 @@ SOURCE = "aws/instance-action"
 
 _TOKEN_TTL_S = 21600  # the longest that EC2 gives
 _TOKEN_MARGIN_S = 60.0  # renewed this long before its end, or at half of a short life
-_SANE_S = 24 * 3600.0  # further away than that, a time is not one of a notice
 _LIFE_CYCLES = frozenset(
     {"on-demand", "spot", "scheduled", "capacity-block", "interruptible-capacity-reservation"}
 )
@@ -193,9 +192,4 @@ def _unix_s(text: object, url: str, now_s: float) -> float:
         at_s = when.timestamp()
     except (ValueError, OverflowError) as exc:
         raise MetadataError(f"{url}: {str(text)[:80]!r} is not a time") from exc
-    if abs(at_s - now_s) > _SANE_S:
-        raise MetadataError(
-            f"{url}: {text!r} is {(at_s - now_s) / 3600:.0f} h from now: not a time of a notice; "
-            "if it is right, correct this machine's clock"
-        )
-    return at_s
+    return sane_s(at_s, text, url=url, now_s=now_s)

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from spotray.clock import Clock, SystemClock
-from spotray.cloud.metadata_http import MetadataHttp, json_object, shown
+from spotray.cloud.metadata_http import MetadataHttp, json_object, sane_s, shown
 from spotray.cloud.provider import NodeOutlook, Notice
 from spotray.errors import ConfigError, MetadataError
 
@@ -19,7 +19,6 @@ SOURCE = "azure/scheduled-events"
 
 _EVENTS_VERSION, _INSTANCE_VERSION = "2020-07-01", "2021-02-01"
 _FIRST_S = 130.0  # the first question about events switches them on, in up to two minutes
-_SANE_S = 24 * 3600.0  # further away than that, a time is not one of a notice
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.()-]*")
 
 
@@ -173,9 +172,4 @@ def _deadline_s(event: Mapping[str, Any], url: str, now_s: float) -> float | Non
         at_s = parsedate_to_datetime(text if isinstance(text, str) else "").timestamp()
     except (ValueError, OverflowError, IndexError, TypeError) as exc:
         raise MetadataError(f"{url}: {str(text)[:80]!r} is not a time") from exc
-    if abs(at_s - now_s) > _SANE_S:
-        raise MetadataError(
-            f"{url}: {text!r} is {(at_s - now_s) / 3600:.0f} h from now: not a time of a notice; "
-            "if it is right, correct this machine's clock"
-        )
-    return at_s
+    return sane_s(at_s, text, url=url, now_s=now_s)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spotray.clock import FakeClock
+from spotray.clock import FakeClock, SystemClock, wait_until
 from spotray.cloud.gcp.notices import NOTICE_S, GcpNotices, NodeIdentity
 from spotray.cloud.provider import NodeOutlook
 from spotray.errors import ConfigError, MetadataError
@@ -55,8 +55,9 @@ def test_a_change_is_heard_at_once_by_a_question_that_waits(server: GcpServer) -
     began_s = time.monotonic()
     thread = threading.Thread(target=lambda: heard.append(notices.outlook()))
     thread.start()
-    while len(server.asked) < 2:
-        time.sleep(0.01)  # nothing else tells that the question is there
+    assert wait_until(
+        lambda: len(server.asked) == 2, timeout_s=10, clock=SystemClock(), poll_s=0.01
+    )
     server.preempt()
     thread.join(10)
     assert len(heard) == 1
