@@ -50,7 +50,7 @@ def validate(files: Mapping[str, str], *, rehearsal: bool = True) -> list[Verdic
     found = {file: _look(one) for file, one in good.items()}
     left_out = {file: _why_not(one) for file, one in good.items()}
     if not rehearsal:
-        left_out = dict.fromkeys(good, "not asked for")
+        left_out = dict.fromkeys(good, "ray up was not rehearsed (--quick)")
     to_do = {file: one for file, one in good.items() if not left_out[file]}
     rehearsed = _rehearsed(to_do)
     verdicts = []
