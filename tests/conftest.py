@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,11 @@ from hypothesis import HealthCheck, settings
 # A busy machine makes an example slow, not wrong.
 settings.register_profile("spotray", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("spotray")
+
+# A shell that runs something in the background lets it ignore Ctrl-C, and all that it starts
+# as well: tests that press Ctrl-C would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
