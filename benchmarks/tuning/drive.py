@@ -1,4 +1,4 @@
-"""``python -m benchmarks.tuning.drive TUNER FOLDER SCHEDULER TRIALS EPOCHS [--restore]``."""
+"""``python -m benchmarks.tuning.drive TUNER FOLDER SCHEDULER TRIALS EPOCHS WORKERS``."""
 
 import argparse
 from pathlib import Path
@@ -12,7 +12,8 @@ if __name__ == "__main__":
     parser.add_argument("scheduler", choices=("random", "asha", "pbt"))
     parser.add_argument("trials", type=int)
     parser.add_argument("epochs", type=int)
+    parser.add_argument("workers", type=int)
     parser.add_argument("--restore", action="store_true")
     given = parser.parse_args()
-    size = jobs.Size(trials=given.trials, epochs=given.epochs)
+    size = jobs.Size(trials=given.trials, epochs=given.epochs, workers=given.workers)
     jobs.drive(given.tuner, given.folder, given.scheduler, size, restore=given.restore)

@@ -43,11 +43,16 @@ class Size:
 
     trials: int
     epochs: int
+    workers: int = WORKERS  # of a trial, at most; 1: all trials run at once
 
     @property
     def steps(self) -> int:
         """Of one trial."""
         return self.epochs * STEPS_PER_EPOCH
+
+    @property
+    def cpus_per_node(self) -> int:
+        return -(-self.trials // WORKERS) if self.workers == 1 else 1
 
 
 class Points(torch.utils.data.Dataset[Any]):
@@ -137,7 +142,7 @@ def spotray_sweep(folder: Path, scheduler: str, size: Size, *, restore: bool) ->
         param_space=_space(folder, size),
         tune_config=_tune_config(scheduler, size),
         run_config=RunConfig(name=NAME, storage_path=str(storage)),
-        scaling_config=ScalingConfig(num_workers=(1, WORKERS)),
+        scaling_config=ScalingConfig(num_workers=(1, size.workers)),
         spot=SpotConfig(snapshot_interval_s=SNAPSHOT_S, checkpoint_interval_s=CHECKPOINT_S),
     ).fit()
 

@@ -101,6 +101,16 @@ def _work_of_run(lines: Sequence[Line], saved_s: float) -> Work:
     )
 
 
+def all_began_s(runs: Mapping[str, Sequence[Line]], trials: int, *, since_s: float) -> float | None:
+    """Seconds until the last trial's first step; None if one did not come to it."""
+    first: dict[int, float] = {}
+    for run, lines in runs.items():
+        for line in lines:
+            number = number_of(run)
+            first[number] = min(first.get(number, math.inf), line.at_s)
+    return round(max(first.values()) - since_s, 1) if first and len(first) >= trials else None
+
+
 def trained_since(runs: Mapping[str, Sequence[Line]], since_s: float) -> set[int]:
     """Trials, by number, of which a worker ended a step after a moment in Unix seconds."""
     return {

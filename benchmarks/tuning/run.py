@@ -48,6 +48,7 @@ PLAN = (
     ("spot", "pbt"),
 )
 QUICK_PLAN = PLAN[:3]
+CROWD_PLAN = PLAN[:2]  # of trials that have one worker each
 
 
 def measure_one(
@@ -97,6 +98,7 @@ def _go_through(
     scenario = Scenario(workers=WORKERS if system.spot else 0, provisioning_s=PROVISIONING_S)
     with Lab(
         scenario=scenario,
+        cpus_per_worker=size.cpus_per_node,
         journal=folder / "cluster",
         quick_health_check=system.quick_health_check,
     ) as lab:
@@ -158,6 +160,7 @@ def _rows(
     facts = read_journal(Store.at(folder / "cluster"))
     market = measure.market(facts, from_s=began_s, until_s=until_s)
     best = min((r for r in rows if r["val"] is not None), key=lambda r: r["val"], default={})
+    crowd = sweep.crowd
     again = measure.trained_since(sweep.runs, sweep.killed_s) & sweep.ended_before
     whole = names | {
         "trial": TOTAL,
@@ -168,6 +171,11 @@ def _rows(
         "best_lr": best.get("lr"),
         "best_val": best.get("val"),
         "wall_s": round(until_s - began_s, 1),
+        "all_began_s": measure.all_began_s(sweep.runs, size.trials, since_s=began_s),
+        "trials_at_once": crowd.trials if crowd else 0,
+        "processes_per_trial": round(crowd.processes_per_trial, 2) if crowd else None,
+        "pss_mib_per_trial": round(crowd.pss_mib_per_trial) if crowd else None,
+        "pss_mib_sweep": round(crowd.sweep_pss_bytes / 2**20) if crowd else None,
         "cost_usd": market.cost_usd,
         "noticed": market.noticed,
         "silent": market.silent,
@@ -241,6 +249,10 @@ _SHOWN = {
     "best_trial": "best",
     "best_val": "its val",
     "equal": "equal",
+    "all_began_s": "all began s",
+    "trials_at_once": "at once",
+    "processes_per_trial": "processes",
+    "pss_mib_per_trial": "MiB",
 }
 
 
@@ -301,6 +313,8 @@ def picture(path: Path, rows: Sequence[bench.Row]) -> bool:
 def plan(arguments: Any) -> list[tuple[str, str]]:
     """Which systems run which sweeps, in order."""
     chosen = list(QUICK_PLAN if arguments.quick else PLAN)
+    if arguments.workers == 1:
+        chosen = list(CROWD_PLAN)
     if arguments.systems and arguments.schedulers:
         return [(system, s) for s in arguments.schedulers for system in arguments.systems]
     chosen = PLAN if arguments.systems or arguments.schedulers else chosen
@@ -312,10 +326,21 @@ def plan(arguments: Any) -> list[tuple[str, str]]:
     ]
 
 
+def size_of(arguments: Any) -> Size:
+    """How large the sweeps are."""
+    usual = QUICK if arguments.quick else FULL
+    return Size(
+        trials=arguments.trials or usual.trials,
+        epochs=arguments.epochs or usual.epochs,
+        workers=min(arguments.workers, WORKERS),
+    )
+
+
 def schedule_of(arguments: Any, scheduler: str, size: Size) -> tuple[int, Sequence[Loss | Change]]:
     """Nodes that the market holds at the start, and what it takes when."""
     if arguments.trace is None:
         losses = QUICK_LOSSES if arguments.quick else LOSSES
+        losses = losses if arguments.losses is None else arguments.losses
         steps = size.trials * size.steps * SCHEDULERS[scheduler]
         return WORKERS, script(losses, steps=round(steps))
     trace = Trace.load(arguments.trace)
@@ -356,10 +381,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="X",
         help="seconds of the market's time in one second; default: %(default)s",
     )
+    parser.add_argument(
+        "--trials", type=bench.at_least(1), metavar="N", help="default: 8, with --quick 6"
+    )
+    parser.add_argument(
+        "--epochs", type=bench.at_least(1), metavar="N", help="of 10 steps; default: 16, or 8"
+    )
+    parser.add_argument(
+        "--workers",
+        type=bench.at_least(1),
+        default=WORKERS,
+        metavar="N",
+        help="of a trial at most; 1: all trials run at once; default: %(default)s",
+    )
+    parser.add_argument(
+        "--losses", type=bench.at_least(0), metavar="N", help="of nodes; default: 6, or 3"
+    )
     arguments = parser.parse_args(argv)
     bench.end_like_ctrl_c()
     processes.adopt_orphans()
-    size = QUICK if arguments.quick else FULL
+    size = size_of(arguments)
     sweeps = plan(arguments)
     rows: list[dict[str, Any]] = []
     try:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from benchmarks import bench
 from benchmarks.recovery.measure import Line
-from benchmarks.tuning import jobs, measure
+from benchmarks.tuning import crowd, jobs, measure
+from benchmarks.tuning.crowd import Crowd
 from benchmarks.tuning.jobs import Size
 from benchmarks.tuning.schedule import Taker
 from spotray.events import JobEnded
@@ -26,6 +27,8 @@ _START_S = 180.0  # for a sweep to get going
 _STUCK_S = 180.0  # without a new step
 _LIMIT_S = 1200.0  # of one sweep
 _LOOK_S = 0.1  # nobody announces a step
+_STEPS_NOW_S = 5.0  # a trial runs if it made a step since then
+_COUNT_EVERY_S = 10.0  # processes and memory: it takes some 10 ms for each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +85,8 @@ class Sweep:
         self._lines = measure.SweepLines(folder / "steps")
         self.runs: Mapping[str, Sequence[Line]] = {}
         self.began_s = self.killed_s = 0.0  # Unix seconds; 0: not yet
+        self.crowd: Crowd | None = None  # when most trials ran
+        self._counted_at = float("-inf")
         self.ended_before: set[int] = set()  # trials that had when the driver was killed
         self._driver = self._start()
 
@@ -103,6 +108,7 @@ class Sweep:
                 steps, new_step_at = done, now
             if steps:
                 taker.look(step=steps, elapsed_s=now - first_step_at)
+            self._count(now)
             if kill_at is not None and steps >= kill_at:
                 self._kill_driver()
                 kill_at = None
@@ -125,6 +131,15 @@ class Sweep:
                 os.kill(self._driver.pid, signal.SIGKILL)
         self._driver.wait()
 
+    def _count(self, now: float) -> None:
+        """Look at the processes, if more trials run than when that was done last."""
+        since_s = time.time() - _STEPS_NOW_S
+        running = sum(bool(lines) and lines[-1].at_s > since_s for lines in self.runs.values())
+        most = self.crowd.trials if self.crowd is not None else 0
+        if running > most and now - self._counted_at > _COUNT_EVERY_S:
+            self._counted_at = now
+            self.crowd = crowd.now(running)
+
     def _kill_driver(self) -> None:
         self.ended_before = _ended_trials(self._folder)
         self.end()
@@ -135,7 +150,7 @@ class Sweep:
     def _start(self, *more: str) -> subprocess.Popen[bytes]:
         self.began_s = self.began_s or time.time()
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "SPOTRAY_"))}
-        size = (str(self._size.trials), str(self._size.epochs))
+        size = tuple(map(str, (self._size.trials, self._size.epochs, self._size.workers)))
         drive = (sys.executable, "-m", "benchmarks.tuning.drive", self._system.tuner)
         with open(self._folder / "driver.log", "ab") as log:
             return subprocess.Popen(

@@ -26,6 +26,9 @@ _ENVIRONMENT = {
     "RAY_health_check_failure_threshold": "4",
     "AUTOSCALER_UPDATE_INTERVAL_S": "2",
 }
+# Processes that the head starts at a time. Ray's own number is that of the CPUs that a node
+# offers, and here the head offers none: then the trials of a sweep begin one after the other.
+_HEAD_STARTS = "RAY_worker_maximum_startup_concurrency=4"
 _EXTRA = {"aws": "[aws]", "gcp": "[gcp]", "azure": ""}
 _HEAD = "$RAY_HEAD_IP:6379"
 _CLOUDS = {"aws": render_aws, "gcp": render_gcp, "azure": render_azure}
@@ -208,7 +211,7 @@ def _start(spec: ClusterSpec) -> list[str]:
     return [
         "head_start_ray_commands:",
         "  - ray stop",
-        "  - ulimit -n 65536; ray start --head --port=6379"
+        f"  - ulimit -n 65536; {_HEAD_STARTS} ray start --head --port=6379"
         " --autoscaling-config=~/ray_bootstrap_config.yaml",
         "worker_start_ray_commands:",
         *indent(

@@ -335,7 +335,9 @@ class Fleet:
             ray_command=command,
             agent_command=agent,
             environment=raystart.node_environment(
-                os.environ, quick_health_check=self._config.quick_health_check
+                os.environ,
+                quick_health_check=self._config.quick_health_check,
+                is_head=machine.index == 0,
             ),
             node_dir=str(machine.node_dir),
             shm_dir=str(machine.shm_dir),

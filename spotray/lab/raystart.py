@@ -31,6 +31,9 @@ _HEALTH_CHECK = {
     "RAY_health_check_timeout_ms": "1000",
     "RAY_health_check_failure_threshold": "3",
 }
+# Ray starts as many processes of a node at a time as that offers CPUs: on a head without any
+# one after the other, though each trial of a sweep wants one.
+_STARTS = {"RAY_worker_maximum_startup_concurrency": "4"}
 
 
 def driver_environment(address: str, journal: str | None) -> dict[str, str]:
@@ -51,7 +54,9 @@ def let_ray_reread_access() -> None:
     AuthenticationTokenLoader.instance().reset_cache()
 
 
-def node_environment(inherited: Mapping[str, str], *, quick_health_check: bool) -> dict[str, str]:
+def node_environment(
+    inherited: Mapping[str, str], *, quick_health_check: bool, is_head: bool = False
+) -> dict[str, str]:
     """The environment of all processes of a node.
 
     Settings of another Ray, also of the token file in a home folder, stay outside.
@@ -60,7 +65,8 @@ def node_environment(inherited: Mapping[str, str], *, quick_health_check: bool) 
     package = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, [package, kept.get("PYTHONPATH", "")]))
     health_check = _HEALTH_CHECK if quick_health_check else {}
-    return kept | _access() | health_check | {"PYTHONPATH": path}
+    starts = _STARTS if is_head else {}
+    return kept | _access() | health_check | starts | {"PYTHONPATH": path}
 
 
 def _access() -> dict[str, str]:

@@ -26,11 +26,13 @@ from spotray.events import (
 )
 from spotray.storage import Store
 from spotray.train.asks import Asks
+from spotray.train.copies import CopiesOf
 from spotray.train.inbox import Inbox
 from spotray.train.membership import Directive, Loss, Membership, Roster
 from spotray.train.messages import MEET, Answer, Ask, Assignment, Beat, Entry, View
 from spotray.train.moves import Newcomers, Planner
 from spotray.train.session import Progress
+from spotray.train.shelf import Address
 from spotray.train.world import open_store
 
 log = logging.getLogger(__name__)
@@ -54,6 +56,7 @@ class Assembly:
         planner: Decides when the members should meet although nobody is lost.
         max_workers: More are not let in.
         progress: Of the job so far.
+        copies: Where copies of this job's snapshots go; None: nowhere.
         monotonic_s: The time by which silence is measured; a test has its own.
     """
 
@@ -69,12 +72,13 @@ class Assembly:
         planner: Planner,
         max_workers: int,
         progress: Progress,
+        copies: CopiesOf | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._membership, self._max = membership, max_workers
         self._planner, self._inbox = planner, inbox
         self._append_fact, self._flush, self._on_formed = append, flush, on_formed
-        self._monotonic_s = monotonic_s
+        self._monotonic_s, self._copies = monotonic_s, copies
         self.progress = progress
         self._share = max_workers
         self.asks = Asks()
@@ -135,6 +139,7 @@ class Assembly:
                 facts_kept=kept,
                 losses=self.losses,
                 node_up_s=self.node_up_s,
+                copy_to=self._copy_to(member, beat, is_current=is_current),
             )
 
     def join(
@@ -362,6 +367,18 @@ class Assembly:
         elif is_behind:
             membership.leave(member, "the others went on without it")
 
+    def _copy_to(self, member: str, beat: Beat, *, is_current: bool) -> Address | None:
+        """Where copies of the members' snapshots go; told to all, done by who takes them."""
+        if self._copies is None:
+            return None
+        if beat.shelf is not None:
+            self._copies.heard(beat.shelf)
+        if not (is_current and self._membership.is_member(member)):
+            return None
+        if beat.copied_to is not None:
+            self._copies.held(beat.copied_to)
+        return self._copies.go_to(self._membership.roster.node_ids)
+
     def _join(self, member: str, generation: int, why: str, has_state: bool) -> None:
         now = self._monotonic_s()
         membership = self._membership
@@ -394,6 +411,7 @@ class Assembly:
                 reached_step=self.progress.step,
                 asked_step=self.asks.pending_step,
                 broke_at_s=self._broke_at_s,
+                copy_at=self._copies.held_by() if self._copies and not roster.heirs else None,
             )
         if self._is_recovering(self._monotonic_s()):
             return None

@@ -76,8 +76,7 @@ class Keeper:
         if self._session is None:
             return
         self.saver.check_room(captured)
-        slots = self.saver.slots
-        found = slots.newest(self.saver.reject) if slots is not None else None
+        found = self.saver.newest_snapshot()
         held = self._world.gather_objects((found.step if found else -1, self._steps.reached))
         in_memory = max(step for step, _ in held)
         reached = max([self._session.reached_step, *(r for _, r in held)])

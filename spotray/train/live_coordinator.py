@@ -13,11 +13,14 @@ from spotray.storage import Store
 from spotray.train.assembly import Assembly
 from spotray.train.config import SpotConfig
 from spotray.train.coordinator import Coordinator
+from spotray.train.copies import Copies, CopiesOf
 from spotray.train.inbox import Inbox
 from spotray.train.looks import Look
 from spotray.train.membership import Membership, Roster, Timeouts
 from spotray.train.messages import Answer, Ask, Assignment, Beat, Entry, View
 from spotray.train.moves import Planner
+from spotray.train.shelf import Shelf
+from spotray.train.worker import shm_home
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +34,9 @@ class LiveCoordinator(Coordinator):
         min_workers: Fewer do not step.
         max_workers: More are not let in.
         timeouts: When silence is a loss.
+        run_id: The run's name in the nodes' memory.
+        copies: Where copies of its snapshots go; None: to this actor's node, unless the
+            workers are on it too.
     """
 
     _assembly: Assembly | None = None  # the base's thread may look before there is one
@@ -45,7 +51,19 @@ class LiveCoordinator(Coordinator):
         min_workers: int,
         max_workers: int,
         timeouts: Timeouts,
+        run_id: str,
+        copies: Copies | None = None,
     ) -> None:
+        self._run_id = run_id
+        host = ray.util.get_node_ip_address()
+        self._shelf: Shelf | None = None
+        if copies is None:
+            node_id = ray.get_runtime_context().get_node_id()
+            self._shelf = Shelf(shm_home(), host=host, node_id=node_id)
+            copies = Copies(self._shelf.address)
+            if self._shelf.has(run_id):  # an earlier actor on this node took them
+                copies.held(run_id, self._shelf.address)
+        self._copies = copies
         super().__init__(store, spot, worker_resources, writes_nodes=writes_nodes)
         membership = Membership(
             min_workers=min_workers,
@@ -65,10 +83,11 @@ class LiveCoordinator(Coordinator):
             ),
             flush=self._journal.flush,
             on_formed=self._formed,
-            host=ray.util.get_node_ip_address(),
+            host=host,
             planner=Planner(margin_s=spot.notice_margin_s, mtbp_s=spot.node_mtbp_s),
             max_workers=max_workers,
             progress=self._progress,
+            copies=CopiesOf(copies, run_id),
         )
 
     # -- for the workers ---------------------------------------------------------
@@ -137,6 +156,10 @@ class LiveCoordinator(Coordinator):
 
     def close(self) -> None:
         self._assembled.close()
+        if self._shelf is not None:
+            self._shelf.close()
+            if self._assembled.result is not None:
+                self._shelf.forget(self._run_id)
         super().close()
 
     # -- inside ------------------------------------------------------------------
@@ -158,5 +181,7 @@ class LiveCoordinator(Coordinator):
         with self._lock:
             alive, losses, up_s = set(self._alive), self._losses, self._node_up_s
         self._assembly.losses, self._assembly.node_up_s = losses, up_s
+        if self._shelf is not None:
+            self._copies.set_nodes(look.nodes, look.draining)
         draining = {n: d for n, d in look.draining.items() if n in alive}
         self._assembly.set_notices(draining)

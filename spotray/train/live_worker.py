@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +24,9 @@ from spotray.train import session as session_module
 from spotray.train.config import SpotConfig
 from spotray.train.member import LeftJob, Member, Reenter, Unreachable
 from spotray.train.session import LiveUnsupported, Progress, Session, StopRequest
+from spotray.train.shelf import Address, Shelf
 from spotray.train.vision_compat import mend_torchvision
-from spotray.train.worker import SHM_DIR
+from spotray.train.worker import shm_home
 from spotray.train.world import World
 
 log = logging.getLogger(__name__)
@@ -85,19 +85,36 @@ class LiveWorker:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         calls = RayCalls(job.coordinator, key=job.key)
+        node_id = context.get_node_id()
         return work(
             job.loop,
             job.config,
-            Member(calls, name=name, node_id=context.get_node_id(), device=device),
+            Member(calls, name=name, node_id=node_id, device=device, shelf=_shelf_on(node_id)),
             run_id=job.run_id,
             store=job.store,
             spot=job.spot,
-            shm_dir=Path(os.environ.get("SPOTRAY_SHM_DIR", SHM_DIR)),
+            shm_dir=shm_home(),
             device=device,
-            node_id=context.get_node_id(),
+            node_id=node_id,
             asks=job.asks,
             resume_from_checkpoint=job.resume_from_checkpoint,
         )
+
+
+_shelf: Shelf | None = None  # of this process, whatever job it works for
+
+
+def _shelf_on(node_id: str) -> Address | None:
+    """Where this process takes copies of the snapshots of others; None: it cannot."""
+    global _shelf
+    if _shelf is None:
+        host = ray.util.get_node_ip_address()
+        try:
+            _shelf = Shelf(shm_home(), host=host, node_id=node_id)
+        except OSError as exc:  # what it is for can do without
+            log.warning("no copies of others' snapshots are taken here: %s", exc)
+            return None
+    return _shelf.address
 
 
 def work(

@@ -22,6 +22,7 @@ from spotray.storage import Store
 from spotray.train.membership import Directive, Roster
 from spotray.train.messages import MEET, STOP, Answer, Ask, Assignment, Beat, Entry
 from spotray.train.session import Progress, StopRequest
+from spotray.train.shelf import Address
 from spotray.train.world import World, forget_groups, peers
 
 log = logging.getLogger(__name__)
@@ -65,10 +66,22 @@ class Member:
         name: Of this worker, never used twice in a job.
         node_id: Where it runs.
         device: Of its tensors.
+        shelf: Of this process; None: it takes no copies of others' snapshots.
     """
 
-    def __init__(self, calls: Calls, *, name: str, node_id: str, device: torch.device) -> None:
+    def __init__(
+        self,
+        calls: Calls,
+        *,
+        name: str,
+        node_id: str,
+        device: torch.device,
+        shelf: Address | None = None,
+    ) -> None:
         self.name = name
+        self._shelf = shelf
+        self._copied_to: Address | None = None
+        self.copy_to: Address | None = None  # where copies of its snapshots should go
         self._calls = calls
         self._node_id = node_id
         self._device = device
@@ -170,6 +183,11 @@ class Member:
 
     def losses(self) -> tuple[int, float]:
         return self._losses
+
+    def copied(self, to: Address) -> None:
+        """A copy of this worker's newest snapshot arrived at a shelf."""
+        self._copied_to = to
+        self._soon.set()
 
     @property
     def roster(self) -> Roster | None:
@@ -359,6 +377,8 @@ class Member:
                 progress=self._progress if is_first else None,
                 facts=tuple(self._facts),
                 first_fact=self._first_fact,
+                shelf=self._shelf,
+                copied_to=self._copied_to if is_first else None,
             )
         try:
             answer: Answer = self._calls.call("beat", self.name, beat, timeout_s=_CALL_S)
@@ -370,6 +390,7 @@ class Member:
         self._answered_at = time.monotonic()
         self._drop_facts(answer.facts_kept)
         self._losses = (answer.losses, answer.node_up_s)
+        self.copy_to = answer.copy_to
         self._directive = answer.directive
         world = self.world
         if world is not None and self.is_broken and not world.failed:

@@ -8,6 +8,7 @@ from typing import Any
 
 from spotray.train.membership import Directive, Roster
 from spotray.train.session import Progress
+from spotray.train.shelf import Address
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,7 @@ class Assignment:
     reached_step: int = 0  # steps up to this one were done at least once
     asked_step: int = -1  # a decision about this one is still to come
     broke_at_s: float | None = None  # the generation before, Unix seconds; None: as agreed
+    copy_at: Address | None = None  # where a copy of the newest snapshot may be
     out: str = ""  # why it is not wanted
     done: bool = False  # with out: the job has its result
 
@@ -46,6 +48,8 @@ class Beat:
     progress: Progress | None  # rank 0's
     facts: tuple[str, ...] = ()  # encoded events
     first_fact: int = 0  # number of the first of them, counted by the sender
+    shelf: Address | None = None  # of this process
+    copied_to: Address | None = None  # rank 0's: where a copy of its newest snapshot is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +60,7 @@ class Answer:
     facts_kept: int  # facts below this number are safe
     losses: int  # nodes lost so far
     node_up_s: float
+    copy_to: Address | None = None  # where copies of this member's snapshots should go
 
 
 @dataclass(frozen=True, kw_only=True)

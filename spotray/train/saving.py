@@ -22,7 +22,8 @@ from spotray.train.capture import Captured, byte_index
 from spotray.train.checkpointer import Checkpointer, Commit, Committed
 from spotray.train.session import Session
 from spotray.train.sharded import NO_SNAPSHOTS
-from spotray.train.snapshot import SnapshotSlots
+from spotray.train.shelf import COPIES, Copier, fetch_copy
+from spotray.train.snapshot import Found, SnapshotSlots
 from spotray.train.state import TrainState
 from spotray.train.world import World
 
@@ -68,6 +69,7 @@ class Saver:
         self.checkpoints: Checkpointer | None = None  # None: no storage
         if session is not None and session.shm_dir is not None and not state.is_sharded:
             self.slots = SnapshotSlots(session.shm_dir / session.run_id)
+        self.copier = self._copier()
         self.checkpoints = self._checkpointer()
         now = self._now_s()
         self._size_bytes = 0  # of the state, as far as known
@@ -96,6 +98,8 @@ class Saver:
         """
         moved = world.local_rank != self._world.local_rank
         self._world = world
+        if self.copier is not None and moved:
+            self.copier.stop()
         if self.checkpoints is not None:
             if self.checkpoints.is_busy:
                 self.hurry_checkpoint()  # losses that come often must not outrun every one
@@ -114,6 +118,8 @@ class Saver:
         if self._snapshot_blocked_s is None or self.slots is None:
             return 0.0
         beside_s = self.slots.seal_s if self._on_cpu else 0.0
+        if self.copier is not None and self._on_cpu:
+            beside_s += 2 * self.copier.cpu_s  # it takes as much where it arrives
         return self._snapshot_blocked_s + self.slots.stalled_s + beside_s
 
     @property
@@ -127,12 +133,18 @@ class Saver:
         return bool(self._lacking)
 
     def wants_snapshot(self) -> bool:
-        """Whether the time since the last snapshot is over, and that one is committed."""
-        return (
-            self.slots is not None
-            and not self.slots.is_sealing
-            and self._now_s() - self._snapshot_at >= self.snapshot_interval_s()
-        )
+        """Whether the time since the last snapshot is over, and that one is committed.
+
+        One that is needed on another node too is done only when it is there.
+        """
+        if self.slots is None or self.slots.is_sealing:
+            return False
+        if self.copier is not None:
+            if self.copier.is_busy:
+                return False
+            if self.copier.wants_one():
+                return True
+        return self._now_s() - self._snapshot_at >= self.snapshot_interval_s()
 
     def wants_checkpoint(self, *, noticed: bool = False) -> bool:
         """Whether the time since the last checkpoint is over, and none is being written.
@@ -233,6 +245,8 @@ class Saver:
         if not self.check_room(captured):
             return False
         try:
+            if self.copier is not None:
+                self.copier.stop()  # of an older one, in the way only if this one is in a hurry
             self.slots.write(captured, step=step)
         except OSError as exc:
             self._lacks_room(f"the snapshot of step {step} failed: {exc}")
@@ -254,8 +268,32 @@ class Saver:
         )
         return held
 
+    def newest_snapshot(self) -> Found | None:
+        """The newest one that this node holds, or that another one holds as a copy."""
+        if self.slots is None or self._session is None:
+            return None
+        found = [self.slots.newest(self.reject)]
+        found.append(SnapshotSlots(self.slots.folder / COPIES).newest(self.reject))
+        member = self._session.member
+        assignment = member.assignment if member is not None else None
+        if assignment is not None and assignment.copy_at is not None and self._world.rank == 0:
+            newest = max((one.step for one in found if one is not None), default=-1)
+            brought = SnapshotSlots(self.slots.folder / "brought")
+            try:
+                if fetch_copy(
+                    assignment.copy_at, self._session.run_id, brought.folder, newer_than=newest
+                ):
+                    found.append(brought.newest(self.reject))
+            except (OSError, ValueError) as exc:
+                self._warn(f"a copy of a snapshot on another node could not be read: {exc}")
+                log.warning("a copy of a snapshot on another node could not be read: %s", exc)
+            brought.remove()  # what was found stays mapped
+        return max((one for one in found if one is not None), key=lambda f: f.step, default=None)
+
     def remove_snapshots(self) -> None:
         """Give the node's memory back; the job is done."""
+        if self.copier is not None:
+            self.copier.stop()
         if self.slots is not None and self._world.local_rank == 0:
             self.slots.remove()
 
@@ -378,6 +416,15 @@ class Saver:
             self._session.journal.append(CheckpointRejected(at_s=time.time(), path=path, why=why))
 
     # -- inside ----------------------------------------------------------------
+
+    def _copier(self) -> Copier | None:
+        session = self._session
+        member = session.member if session is not None else None
+        if session is None or member is None or self.slots is None:
+            return None
+        copier = Copier(session.run_id, lambda: member.copy_to, member.copied)
+        self.slots.on_sealed = copier.start
+        return copier
 
     def _checkpointer(self) -> Checkpointer | None:
         session = self._session

@@ -15,6 +15,7 @@ import shutil
 import threading
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,11 @@ class Found:
 
 
 class SnapshotSlots:
-    """The two slots of one run on this node. One process of the node writes them."""
+    """The two slots of one run on this node. One process of the node writes them.
+
+    ``on_sealed`` is called with each snapshot that was committed: the bytes of the file that
+    makes it valid, and its own, which stay until the next but one is written.
+    """
 
     def __init__(self, folder: Path) -> None:
         """``folder``: the run's own folder in memory-backed storage; made if missing."""
@@ -49,6 +54,7 @@ class SnapshotSlots:
         self._images: list[torch.Tensor | None] = [None, None]
         self._locked = [False, False]  # whether a GPU may copy into the image by itself
         self._next = 0
+        self.on_sealed: Callable[[bytes, memoryview], None] | None = None
         self._sealing: threading.Thread | None = None
         self._is_sealed = False
         self.seal_s = 0.0  # CPU time of the last checksum and commit, beside training
@@ -175,9 +181,12 @@ class SnapshotSlots:
         try:
             self.stalled_s = copy.wait()
             text = json.dumps({**meta, "checksum": _checksum(image)})
-            temporary.write_text(f"{zlib.crc32(text.encode()):08x}\n{text}")
+            whole = f"{zlib.crc32(text.encode()):08x}\n{text}".encode()
+            temporary.write_bytes(whole)
             temporary.rename(self._meta(slot))
             self._is_sealed = True
+            if self.on_sealed is not None:
+                self.on_sealed(whole, image.numpy().data)
         except (OSError, RuntimeError) as exc:  # the latter is torch's, of a GPU that failed
             self._unmap(slot)  # the folder may be gone, and the data with it
             log.error("snapshot of step %d not committed: %s", meta["step"], exc)

@@ -128,7 +128,7 @@ class ElasticTrainer:
         run_id = run_id_of(store)
         name = str(self.run_config.name)
         cluster_journal = self.spot.cluster_journal or os.environ.get("SPOTRAY_JOURNAL", "")
-        coordinator = self._start_coordinator(store, writes_nodes=not cluster_journal)
+        coordinator = self._start_coordinator(store, run_id, writes_nodes=not cluster_journal)
         lease = Lease(store, name)
         try:
             lease.take()
@@ -261,7 +261,7 @@ class ElasticTrainer:
         )
         return trainer.fit()
 
-    def _start_coordinator(self, store: Store, *, writes_nodes: bool) -> Any:
+    def _start_coordinator(self, store: Store, run_id: str, *, writes_nodes: bool) -> Any:
         """The coordinator, on the driver's node: the one that a job cannot lose anyway."""
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         resources = self.scaling_config._resources_per_worker_not_none
@@ -281,6 +281,7 @@ class ElasticTrainer:
         if live:
             timeouts = Timeouts(heartbeat_s=self.spot.heartbeat_timeout_s)
             more = {"min_workers": low, "max_workers": high, "timeouts": timeouts}
+            more["run_id"] = run_id
         try:
             return actor.remote(
                 store, self.spot, dict(resources), writes_nodes=writes_nodes, **more

@@ -67,7 +67,7 @@ class WorkerLoop:
             world=world,
             spot=self.spot,
             store=self.store,
-            shm_dir=Path(os.environ.get("SPOTRAY_SHM_DIR", SHM_DIR)),
+            shm_dir=shm_home(),
             node_id=ray.get_runtime_context().get_node_id(),
             link=link,
             journal=journal,
@@ -205,9 +205,15 @@ class RayLink:
 
 def remove_job_memory(run_id: str) -> None:
     """Remove a job's snapshots from this node's memory; runs as a Ray task."""
-    SnapshotSlots(Path(os.environ.get("SPOTRAY_SHM_DIR", SHM_DIR)) / run_id).remove()
-    for progress in Path(os.environ.get("SPOTRAY_SHM_DIR", SHM_DIR)).glob(f"progress-{run_id}-*"):
+    home = shm_home()
+    SnapshotSlots(home / run_id).remove()
+    for progress in home.glob(f"progress-{run_id}-*"):
         progress.unlink(missing_ok=True)
+
+
+def shm_home() -> Path:
+    """This node's memory-backed folder, where runs have theirs."""
+    return Path(os.environ.get("SPOTRAY_SHM_DIR", SHM_DIR))
 
 
 def _takes_config(loop: Callable[..., Any]) -> bool:

@@ -15,6 +15,7 @@ from spotray.events import JobEnded, JobStarted
 from spotray.ledger.journal import JournalWriter
 from spotray.ledger.rundir import JOURNAL
 from spotray.train.config import SpotConfig
+from spotray.train.copies import Copies
 from spotray.train.live import GaveWay, LiveTraining, Stopped
 from spotray.train.live_coordinator import LiveCoordinator
 from spotray.train.live_worker import LiveJob
@@ -51,6 +52,7 @@ class TrialLife:
         run_id: Its name in the nodes' memory.
         workers: Where its workers come from.
         sweep: Handle of the actor that this is in.
+        copies: Where copies of snapshots go; the trials of a sweep keep them for each other.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class TrialLife:
         run_id: str,
         workers: Workers,
         sweep: Any,
+        copies: Copies,
     ) -> None:
         self._run = run
         self._journal = JournalWriter(
@@ -85,6 +88,8 @@ class TrialLife:
             min_workers=plan.least,
             max_workers=plan.most,
             timeouts=Timeouts(heartbeat_s=plan.spot.heartbeat_timeout_s),
+            run_id=run_id,
+            copies=copies,
         )
         job = LiveJob(
             loop=plan.loop,

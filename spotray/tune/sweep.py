@@ -24,8 +24,11 @@ from spotray.events import JobEnded, JobStarted
 from spotray.ledger.journal import JournalWriter, has_journal
 from spotray.ledger.rundir import JOURNAL
 from spotray.storage import Store
+from spotray.train.copies import Copies
+from spotray.train.looks import look_at_nodes
+from spotray.train.shelf import Shelf
 from spotray.train.trainer import run_id_of
-from spotray.train.worker import SHM_DIR
+from spotray.train.worker import SHM_DIR, shm_home
 from spotray.tune.gate import Gate, GatedSeat
 from spotray.tune.hosted import INTERRUPTED, PAUSED, STOPPED, Hosted, Seat
 from spotray.tune.lives import JobPlan, TrialLife
@@ -99,6 +102,12 @@ class SweepCoordinator:
         self._facts = NodeFacts(plan.home.child(*NODES)) if plan.writes_nodes else None
         self._possible = possible_workers(plan.job.needs) or 0
         self._nodes = RayNodes(plan.scaling_config, name=plan.name)
+        self._shelf = Shelf(
+            shm_home(),
+            host=ray.util.get_node_ip_address(),
+            node_id=ray.get_runtime_context().get_node_id(),
+        )
+        self._copies = Copies(self._shelf.address)
         self._pool = Pool(self._nodes, least=plan.job.least, most=plan.job.most)
         self._gate: Gate | None = None
         if (max_cost_usd := plan.job.spot.max_cost_usd) is not None:
@@ -259,6 +268,7 @@ class SweepCoordinator:
             self._forget_now(wait_s=_SWEEP_S)
         self._pool.close()
         self._nodes.close()
+        self._shelf.close()
         self._journal.append(
             JobEnded(at_s=time.time(), job=self._plan.name, status=status, why=why)
         )
@@ -274,6 +284,8 @@ class SweepCoordinator:
     def _host(self, run: RunFolder, run_id: str, *, seen: int) -> Hosted:
         sweep = ray.get_runtime_context().current_actor
         workers = self._pool.join(run.trial)
+        if self._shelf.has(run_id):  # the sweep's actor of an earlier driver took them
+            self._copies.held(run_id, self._shelf.address)
         hosted: Hosted
         seat: Seat = workers
         if self._gate is not None:
@@ -286,7 +298,14 @@ class SweepCoordinator:
             )
 
         def begin() -> TrialLife:
-            return TrialLife(self._plan.job, run, run_id=run_id, workers=workers, sweep=sweep)
+            return TrialLife(
+                self._plan.job,
+                run,
+                run_id=run_id,
+                workers=workers,
+                sweep=sweep,
+                copies=self._copies,
+            )
 
         hosted = Hosted(run, seen=seen, begin=begin, seat=seat, needs=self._plan.needs)
         workers.on_limit(hosted.limit)
@@ -304,6 +323,8 @@ class SweepCoordinator:
                 if self._facts is not None:
                     self._facts.look()
                 self._pool.look()
+                look = look_at_nodes()
+                self._copies.set_nodes(look.nodes, look.draining)
                 self._release_the_paused()
                 self._forget_the_ended()
             except Exception:  # the loop must live; the next look may do better
@@ -339,6 +360,9 @@ class SweepCoordinator:
         with self._lock:
             run_ids, self._to_forget = self._to_forget, []
         self._forgot_at = time.monotonic()
+        for run_id in run_ids:
+            self._copies.forget(run_id)
+            self._shelf.forget(run_id)
         if not run_ids:
             return
         remove = ray.remote(num_cpus=0, max_retries=0)(forget_runs)

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.recovery.measure import Line
 from benchmarks.tuning import measure, run
+from benchmarks.tuning.crowd import Process, crowd
 from benchmarks.tuning.schedule import NOTICE_S, Change, Loss, Taker, replay, script
 from spotray.errors import LabError
 from spotray.events import CheckpointCommitted, NodeDown, NodeUp
@@ -130,6 +131,38 @@ def test_a_step_that_rank_0_ended_twice_was_done_again_and_other_ranks_do_not_co
     assert done == {4: measure.Work(steps_done=3, steps_redone=1)}
 
 
+def test_processes_that_every_node_has_are_no_trials() -> None:
+    titles = ["ray::LiveWorker.run", "ray::LiveWorker.run", "ray::train_loop.train", "ray::IDLE"]
+    titles += ["ray::SweepActor.next", "ray::DashboardAgent", "/usr/bin/raylet", "python"]
+    mib = [300, 300, 100, 50, 320, 70, 20, 400]
+    found = [Process(title=t, pss_bytes=m * 2**20) for t, m in zip(titles, mib, strict=True)]
+    seen = crowd(found, trials=2)
+    assert (seen.processes, seen.processes_per_trial) == (3, 1.5)
+    assert seen.pss_mib_per_trial == 350
+    assert seen.sweep_pss_bytes == 320 * 2**20
+    assert crowd([], trials=0).processes_per_trial == 0
+
+
+def test_all_began_with_the_first_step_of_the_last_trial() -> None:
+    runs = {
+        "ab_00000": [line(1, at_s=12.0), line(2, at_s=13.0)],
+        "ab_00001": [line(3, at_s=30.0)],
+        "ab_00001-c10e": [line(3, at_s=40.0)],
+    }
+    assert measure.all_began_s(runs, 2, since_s=10.0) == 20.0
+    assert measure.all_began_s(runs, 3, since_s=10.0) is None
+
+
+def test_single_workers_run_all_at_once() -> None:
+    given = {"quick": False, "trials": 32, "epochs": None, "workers": 1}
+    size = run.size_of(Namespace(**given))
+    assert (size.trials, size.workers, size.cpus_per_node) == (32, 1, 8)
+    usual = run.size_of(Namespace(quick=False, trials=None, epochs=None, workers=4))
+    assert usual == run.FULL
+    assert usual.cpus_per_node == 1
+    assert set(plan(workers=1)) == {("on-demand", "random"), ("spot", "random")}
+
+
 def test_a_trial_began_anew_only_if_it_had_a_checkpoint() -> None:
     lines = [line(1, at_s=1.0), line(2, at_s=2.0), line(1, at_s=5.0)]
     for saved_s, times in [({}, 0), ({"ab_00000": 6.0}, 0), ({"ab_00000": 2.5}, 1)]:
@@ -246,7 +279,8 @@ def test_the_picture_has_a_bar_for_each_sweep_and_says_what_failed(tmp_path: Pat
 
 
 def plan(**given: Any) -> list[tuple[str, str]]:
-    return run.plan(Namespace(**{"quick": False, "systems": None, "schedulers": None} | given))
+    usual = {"quick": False, "systems": None, "schedulers": None, "workers": 4}
+    return run.plan(Namespace(**usual | given))
 
 
 def test_every_planned_sweep_exists_and_the_undisturbed_one_comes_first() -> None:
@@ -265,7 +299,9 @@ def test_a_choice_of_systems_and_schedulers_is_kept() -> None:
 def test_a_trace_takes_the_place_of_the_script(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     file.write_text(Trace(gap_s=3600.0, values=(4, 3, 1, 4)).to_json())
-    given = Namespace(quick=False, trace=file, trace_from=1.0, trace_hours=1.5, trace_scale=60.0)
+    given = Namespace(
+        quick=False, trace=file, trace_from=1.0, trace_hours=1.5, trace_scale=60.0, losses=None
+    )
     nodes, schedule = run.schedule_of(given, "random", run.FULL)
     assert nodes == 3
     assert schedule == [Change(at_s=60.0, nodes=1, kind="kill")]

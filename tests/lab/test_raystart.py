@@ -14,6 +14,15 @@ def test_rays_own_health_check_is_left_alone_where_that_is_asked_for() -> None:
     assert settings(False) == []
 
 
+def test_a_head_without_cpus_starts_several_processes_at_a_time() -> None:
+    def setting(is_head: bool) -> str | None:
+        environment = node_environment({}, quick_health_check=True, is_head=is_head)
+        return environment.get("RAY_worker_maximum_startup_concurrency")
+
+    assert setting(is_head=True) == "4"
+    assert setting(is_head=False) is None
+
+
 def test_settings_of_another_ray_stay_outside() -> None:
     inherited = {"RAY_ADDRESS": "elsewhere:1", "SPOTRAY_JOURNAL": "/j", "HOME": "/root"}
     environment = node_environment(inherited, quick_health_check=False)

@@ -17,12 +17,14 @@ from typing import Any
 from spotray.events import Event, StepsDone
 from spotray.train.assembly import Assembly
 from spotray.train.config import SpotConfig
+from spotray.train.copies import Copies, CopiesOf
 from spotray.train.inbox import Inbox
 from spotray.train.member import Unreachable
 from spotray.train.membership import Membership, Roster, Timeouts
 from spotray.train.messages import View
 from spotray.train.moves import Planner
 from spotray.train.session import Progress
+from spotray.train.shelf import Shelf
 
 _KEY = b"loopback only"
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -102,6 +104,7 @@ class LivePool:
         workers: Least and most.
         asks: They wait for a decision after each report.
         resume_from_checkpoint: Of another job, where to begin.
+        copies: The node that is not taken keeps copies of snapshots.
     """
 
     def __init__(
@@ -115,6 +118,7 @@ class LivePool:
         spot: Mapping[str, Any] | None = None,
         asks: bool = False,
         resume_from_checkpoint: str | None = None,
+        copies: bool = False,
     ) -> None:
         self.folder, self.loop, self.config = folder, loop, dict(config or {})
         self.workers = workers
@@ -131,6 +135,11 @@ class LivePool:
         self._queue = CONTEXT.SimpleQueue()
         self._count = 0
         self._closing = threading.Event()
+        self.shelf: Shelf | None = None
+        self._copies: CopiesOf | None = None
+        if copies:
+            self.shelf = Shelf(self.shm_of("head"), host="127.0.0.1", node_id="head")
+            self._copies = CopiesOf(Copies(self.shelf.address), "r1")
         self.restart_assembly(first=True)
         self._threads = [
             threading.Thread(target=self._watch, daemon=True),
@@ -165,6 +174,7 @@ class LivePool:
             planner=Planner(margin_s=0.2, mtbp_s=3600.0),
             max_workers=self.workers[1],
             progress=progress,
+            copies=self._copies,
         )
         self._front.assembly = self.assembly
         if first:
@@ -333,6 +343,8 @@ class LivePool:
             process.join(timeout=10)
         self._stop_server()
         self.assembly.close()
+        if self.shelf is not None:
+            self.shelf.close()
         for thread in self._threads[:1]:
             thread.join(timeout=5)
 
