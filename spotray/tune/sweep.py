@@ -20,7 +20,7 @@ from ray.train.v2.api.config import ScalingConfig  # ray.train's own, as type ch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from spotray.errors import JournalError, MetricMissing, NotLive, SpotrayError
-from spotray.events import JobEnded, JobStarted
+from spotray.events import JobEnded, JobStarted, TrialHeldBack
 from spotray.ledger.journal import JournalWriter, has_journal
 from spotray.ledger.rundir import JOURNAL
 from spotray.storage import Store
@@ -288,13 +288,18 @@ class SweepCoordinator:
             self._copies.held(run_id, self._shelf.address)
         hosted: Hosted
         seat: Seat = workers
+
+        def hold_back(why: str) -> None:
+            self._journal.append(TrialHeldBack(at_s=time.time(), trial=run.trial, why=why))
+            hosted.stop(f"the budget: {why}", status=STOPPED)
+
         if self._gate is not None:
             seat = GatedSeat(
                 workers,
                 self._gate,
                 run.trial,
                 has_begun=has_journal(run.store.child(JOURNAL[-1])) or run.begins_from is not None,
-                stop=lambda why: hosted.stop(why, status=STOPPED),
+                stop=hold_back,
             )
 
         def begin() -> TrialLife:
