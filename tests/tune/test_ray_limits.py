@@ -22,7 +22,7 @@ from spotray.events import JobEnded, JobStarted, Restored
 from spotray.lab import processes
 from spotray.lab.lab import Lab
 from spotray.lab.scenario import Scenario
-from spotray.ledger.sweepdir import load_sweep
+from spotray.ledger.sweepdir import SweepReader, load_sweep
 from tests.tune.ray_sweeps import WORKERS, Disturber, of, run_events, runs, tuner_of
 from tests.tune.sweep_jobs import STEPS_PER_EPOCH, sweep_loop
 from tests.tune.test_ray_tuner import RATES, ROOT, references
@@ -130,7 +130,7 @@ def test_a_sweep_on_a_bucket_goes_on_after_the_death_of_its_driver(
     )
 
     def ended() -> list[str]:
-        told = load_sweep(folder).runs
+        told = SweepReader(folder).poll().runs
         return sorted(
             run
             for run, own in told.items()
