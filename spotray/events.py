@@ -360,6 +360,14 @@ class CheckpointRejected(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrialHeldBack(Event):
+    """A trial of a sweep never began, since the budget did not allow it."""
+
+    trial: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Warned(Event):
     """Something was missing or done without; said once."""
 

@@ -257,6 +257,20 @@ class Store:
         return Path(self._path(name))
 
 
+def split(url: str) -> tuple[str, str]:
+    """The folder that a folder is in, and the name that it has there.
+
+    >>> split("s3://bucket/sweeps/one?scheme=http")
+    ('s3://bucket/sweeps?scheme=http', 'one')
+    >>> split("/data/sweeps/one/")
+    ('/data/sweeps', 'one')
+    """
+    # Only a URL has a query: a local folder's name may hold a question mark.
+    path, mark, query = url.partition("?") if "://" in url else (url, "", "")
+    parent, _, name = path.rstrip("/").rpartition("/")
+    return f"{parent}{mark}{query}", name
+
+
 def _s3(bucket: str) -> pafs.FileSystem:
     """S3 as the environment has it; the bucket's own region if nobody names one."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""

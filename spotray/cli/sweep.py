@@ -87,6 +87,7 @@ def show(summary: SweepSummary, *, now_s: float) -> None:
         f"{summary.preemptions_silent} without; {summary.steps_lost} steps lost"
     )
     print(f"cost        {_cost_line(summary)}")
+    _print_held_back(summary)
     _print_warnings(summary)
     if summary.trials:
         print()
@@ -106,6 +107,7 @@ def show_cost(summary: SweepSummary) -> None:
         print()
         print_table("By trial", ["trial", "state", *MONEY], rows)
     show_groups(cost.total)
+    _print_held_back(summary)
     _print_warnings(summary)
 
 
@@ -151,6 +153,13 @@ def _best(summary: SweepSummary) -> str:
         if trial.trial == summary.best:
             return f"; best {summary.metric} {metric_words(trial.metric)} ({trial.trial})"
     return ""
+
+
+def _print_held_back(summary: SweepSummary) -> None:
+    """Trials that the budget did not let begin; the reason of the last one speaks for all."""
+    if summary.held_back:
+        *_, why = summary.held_back.values()
+        print(f"budget      {len(summary.held_back)} trials did not begin: {why}")
 
 
 def _print_warnings(summary: SweepSummary) -> None:

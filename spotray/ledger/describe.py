@@ -33,6 +33,7 @@ from spotray.events import (
     SnapshotTaken,
     StepsDone,
     TrainingDone,
+    TrialHeldBack,
     Unknown,
     Warned,
     WorkerGroupLost,
@@ -133,6 +134,8 @@ def _words(event: Event) -> str:
             return f"checkpoint of step {event.step} committed in {event.seconds:.1f} s"
         case CheckpointRejected():
             return f"left out {event.path}: {event.why}"
+        case TrialHeldBack():
+            return f"trial {event.trial} does not begin: {event.why}"
         case Warned():
             return event.what
         case Unknown():

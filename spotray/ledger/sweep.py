@@ -22,6 +22,7 @@ from spotray.events import (
     Reported,
     SnapshotTaken,
     StepsDone,
+    TrialHeldBack,
     WorkerGroupStarted,
 )
 from spotray.ledger.cost import job_windows, node_facts
@@ -109,6 +110,7 @@ class SweepSummary:
     started_at_s: float | None = None  # Unix seconds
     until_s: float = 0.0  # up to when this summary knows, Unix seconds
     trials: tuple[TrialSummary, ...] = ()  # by start
+    held_back: Mapping[str, str] = field(default_factory=dict)  # trials that never began, and why
     best: str | None = None  # the trial with the best last metric
     goodput: Goodput  # sums over the trials
     waited_s: float = 0.0
@@ -157,6 +159,7 @@ def summarize_sweep(events: SweepEvents, *, until_s: float | None = None) -> Swe
         started_at_s=folded.windows[0][0] if folded.windows else None,
         until_s=folded.until_s,
         trials=tuple(trials),
+        held_back=_held_back(events.shared, until_s) if events.shared else {},
         best=best_trial({t.trial: t.metric for t in trials}, events.mode),
         goodput=_goodput_sum(trial.goodput for trial in trials),
         waited_s=sum(trial.waited_s for trial in trials),
@@ -167,6 +170,11 @@ def summarize_sweep(events: SweepEvents, *, until_s: float | None = None) -> Swe
         warnings=(*events.missing, *warnings_in(folded.everything)),
         damaged_lines=events.damaged_lines,
     )
+
+
+def _held_back(shared: Sequence[Event], until_s: float | None) -> dict[str, str]:
+    facts = [e for e in _until(shared, until_s) if isinstance(e, TrialHeldBack)]
+    return {fact.trial: fact.why for fact in facts}
 
 
 def metric_of(metrics: Mapping[str, Any], name: str | None) -> float | None:

@@ -34,7 +34,7 @@ class Copies:
         self._lock = threading.Lock()
         self._heard: dict[Address, float] = {}  # when its process was last heard, monotonic
         self._chosen: dict[str, Address] = {}  # run -> where its copies go
-        self._held: dict[str, Address] = {}  # run -> who has its newest one
+        self._held: dict[str, str] = {}  # run -> node that has its newest one
         self._zones: dict[str, str] = {}  # node -> zone, where one is known
         self._leaving: frozenset[str] = frozenset()
 
@@ -43,10 +43,10 @@ class Copies:
         with self._lock:
             self._heard[address] = self._monotonic_s()
 
-    def held(self, run_id: str, address: Address) -> None:
-        """A copy of a run arrived at a shelf."""
+    def held(self, run_id: str, node_id: str) -> None:
+        """A node has the newest copy of a run."""
         with self._lock:
-            self._held[run_id] = address
+            self._held[run_id] = node_id
 
     def set_nodes(self, nodes: Iterable[Mapping[str, Any]], leaving: Collection[str]) -> None:
         """What Ray knows of the nodes, and which of them will be taken."""
@@ -83,11 +83,8 @@ class Copies:
     def held_for(self, run_id: str) -> Address | None:
         """A shelf on the node that has the copies of a run; None: nobody has, or answers."""
         with self._lock:
-            held = self._held.get(run_id)
-            if held is None:
-                return None
-            same = [one for one in self._there() if one.node_id == held.node_id]
-            return held if held in same else next(iter(same), None)
+            node_id = self._held.get(run_id)
+            return next((one for one in self._there() if one.node_id == node_id), None)
 
     def forget(self, run_id: str) -> None:
         """Nobody goes on with a run."""
@@ -122,7 +119,7 @@ class CopiesOf:
         return self._copies.go_to(self._run_id, nodes.pop()) if len(nodes) == 1 else None
 
     def held(self, address: Address) -> None:
-        self._copies.held(self._run_id, address)
+        self._copies.held(self._run_id, address.node_id)
 
     def held_by(self) -> Address | None:
         return self._copies.held_for(self._run_id)

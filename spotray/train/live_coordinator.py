@@ -62,7 +62,7 @@ class LiveCoordinator(Coordinator):
             self._shelf = Shelf(shm_home(), host=host, node_id=node_id)
             copies = Copies(self._shelf.address)
             if self._shelf.has(run_id):  # an earlier actor on this node took them
-                copies.held(run_id, self._shelf.address)
+                copies.held(run_id, node_id)
         self._copies = copies
         super().__init__(store, spot, worker_resources, writes_nodes=writes_nodes)
         membership = Membership(

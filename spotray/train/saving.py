@@ -119,7 +119,7 @@ class Saver:
             return 0.0
         beside_s = self.slots.seal_s if self._on_cpu else 0.0
         if self.copier is not None and self._on_cpu:
-            beside_s += 2 * self.copier.cpu_s  # it takes as much where it arrives
+            beside_s += self.copier.cpu_s
         return self._snapshot_blocked_s + self.slots.stalled_s + beside_s
 
     @property

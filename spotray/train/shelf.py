@@ -124,7 +124,7 @@ class Shelf:
             return
         _send_head(peer, {})
         _receive_slot(peer, folder, size=size, text_size=int(head["text_size"]))
-        _send_head(peer, {})
+        _send_head(peer, {"cpu_s": time.thread_time()})  # the thread lives for this copy alone
 
     def _get(self, peer: socket.socket, run_id: str, newer_than: int) -> None:
         """The newest that is here, a run's own snapshots included."""
@@ -156,6 +156,12 @@ class Shelf:
         if 2 * size <= disk.free + has - _LEFT_FRAC * disk.total:
             return ""
         return f"{self._home} on node {self.address.node_id[:8]} has no room for two of {size} B"
+
+
+def newest_step(home: Path, run_id: str) -> int:
+    """Of what a node's memory holds of a run, its own or copies; -1: nothing."""
+    own = home / run_id
+    return max((slot.step for at in (own, own / COPIES) for slot in _slots(at)), default=-1)
 
 
 def fetch_copy(address: Address, run_id: str, folder: Path, *, newer_than: int) -> bool:
@@ -205,7 +211,7 @@ class Copier:
         self._is_stopped = False
         self._tried: Address | None = None  # where the last one was to go
         self._held_by: Address | None = None  # who has the newest that arrived
-        self.cpu_s = 0.0  # CPU time of the last copy, on this side
+        self.cpu_s = 0.0  # CPU time of the last copy, on both sides
         self.refused = ""  # why the last one did not arrive
 
     @property
@@ -249,9 +255,9 @@ class Copier:
         self.wait()
 
     def _run(self, where: Address, text: bytes, data: memoryview) -> None:
-        began = time.thread_time()
+        there_s = 0.0
         try:
-            self._send(where, text, data)
+            there_s = self._send(where, text, data)
         except (OSError, ValueError) as exc:
             if not self._is_stopped and str(exc) != self.refused:
                 self.refused = str(exc)
@@ -262,13 +268,14 @@ class Copier:
             self._on_held(where)
             if before is not None and before.node_id != where.node_id:
                 self._drop(before)
-        self.cpu_s = time.thread_time() - began
+        self.cpu_s = there_s + time.thread_time()  # this thread, too, lives for one copy
 
-    def _send(self, where: Address, text: bytes, data: memoryview) -> None:
+    def _send(self, where: Address, text: bytes, data: memoryview) -> float:
+        """CPU time that it took where it arrived."""
         with _open(where) as peer:
             with self._lock:
                 if self._is_stopped:
-                    return
+                    raise ConnectionAbortedError("broken off before it began")
                 self._peer = peer
             try:
                 head = {"token": where.token, "what": "put", "run_id": self._run_id}
@@ -276,7 +283,7 @@ class Copier:
                 _answer_of(peer)
                 peer.sendall(text)
                 peer.sendall(data)
-                _answer_of(peer)
+                return float(_answer_of(peer).get("cpu_s", 0.0))
             finally:
                 with self._lock:
                     self._peer = None

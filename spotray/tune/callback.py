@@ -13,6 +13,7 @@ from ray.tune.experiment import Trial
 from ray.tune.search import BasicVariantGenerator
 
 from spotray.errors import ConfigError
+from spotray.storage import split
 from spotray.tune.checks import Limit
 from spotray.tune.keeping import take_up, written_down
 from spotray.tune.messages import NAMESPACE, RUN_DIR
@@ -75,7 +76,7 @@ class SweepCallback(Callback):
     ) -> None:
         # Tune takes the trial's last result back to its checkpoint's when it restores it.
         last = trial.run_metadata.last_result
-        run = str(last.get(RUN_DIR, "")).rstrip("/").rpartition("/")[2]
+        run = split(str(last.get(RUN_DIR, "")))[1]
         self._ask("seen", trial.trial_id, run, int(last.get(TRAINING_ITERATION, 0)))
         self._running.add(trial.trial_id)
 

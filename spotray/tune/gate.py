@@ -109,7 +109,7 @@ class GatedSeat:
             self._may_begin = verdict.kind == "launch"
             if verdict.kind == "stop":
                 log.warning("trial %s does not begin: %s", self._trial, verdict.why)
-                self._stop(f"the budget: {verdict.why}")
+                self._stop(verdict.why)
         return self._may_begin
 
     def leave(self) -> None:

@@ -27,7 +27,8 @@ class SpotResultGrid(ResultGrid):
 
     ``result.metrics["spot"]`` says what a trial went through: ``cost_usd`` (None without a
     price), ``goodput`` (fraction, 0..1), ``preemptions`` and ``steps_lost``. In the data frame
-    these are the columns ``spot/cost_usd`` and so on.
+    these are the columns ``spot/cost_usd`` and so on. A trial that the budget did not let
+    begin has ``held_back`` there, the reason.
 
     Attributes:
         summary: The sweep's ledger; None if its journal could not be read.
@@ -37,6 +38,10 @@ class SpotResultGrid(ResultGrid):
         self.summary = summary
         trials = summary.trials if summary is not None else ()
         self._spot = {trial.trial: spot_metrics(trial) for trial in trials}
+        held_back = summary.held_back if summary is not None else {}
+        nothing = {"cost_usd": 0.0, "goodput": None, "preemptions": 0, "steps_lost": 0}
+        for trial_id, why in held_back.items():
+            self._spot.setdefault(trial_id, {**nothing, "held_back": why})
         super().__init__(analysis)
 
     def get_dataframe(
@@ -54,7 +59,8 @@ class SpotResultGrid(ResultGrid):
 
     def _trial_to_result(self, trial: Any) -> Result:
         result = super()._trial_to_result(trial)
-        if result.metrics is not None and trial.trial_id in self._spot:
+        if trial.trial_id in self._spot:
+            result.metrics = result.metrics or {}  # of one that never began there are none
             result.metrics[SPOT] = dict(self._spot[trial.trial_id])
         result.checkpoint = durable(result.checkpoint)
         result.best_checkpoints = [

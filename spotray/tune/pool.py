@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -64,6 +64,7 @@ class _Tenant:
     demand: Demand
     limit: Callable[[int], None] | None = None
     workers: dict[Any, str] = field(default_factory=dict)  # actor -> node id
+    prefers: Sequence[str] = ()  # nodes
     promised: list[str] = field(default_factory=list)  # nodes on which it will start one
     share: int = 0
     limited_to: int | None = None
@@ -98,11 +99,15 @@ class Pool:
         self._more = 0  # workers for trials that did not begin
         self._closed = False
 
-    def join(self, trial: str) -> TrialWorkers:
-        """A trial begins to take part."""
+    def join(self, trial: str, *, prefers: Sequence[str] = ()) -> TrialWorkers:
+        """A trial begins to take part.
+
+        Args:
+            prefers: Nodes whose memory has its state, the newest first.
+        """
         with self._changed:
             demand = Demand(trial=trial, least=self._least, most=self._most)
-            self._tenants[trial] = _Tenant(demand)
+            self._tenants[trial] = _Tenant(demand, prefers=prefers)
             self._share_out()
         return TrialWorkers(self, trial)
 
@@ -206,7 +211,10 @@ class Pool:
             tenant.promised.clear()  # what it was told last time, it has done since
             missing = tenant.share - sum(node not in leaving for node in mine.values())
             found: list[str] = []
-            while len(found) < missing and (node_id := self._next_slot(leaving)) is not None:
+            while len(found) < missing:
+                node_id = self._next_slot(leaving, tenant.prefers)
+                if node_id is None:
+                    break
                 found.append(node_id)
                 tenant.promised.append(node_id)
             return found
@@ -256,11 +264,18 @@ class Pool:
             and node_id not in self._avoid
         )
 
-    def _next_slot(self, leaving: frozenset[str] | set[str]) -> str | None:
-        """A node with a slot that nobody has or was promised; one with a waiting worker first."""
+    def _next_slot(self, leaving: Collection[str], prefers: Sequence[str]) -> str | None:
+        """A node with a slot that nobody has or was promised.
+
+        One of those preferred first, then one with a waiting worker.
+        """
         promised = Counter(n for tenant in self._tenants.values() for n in tenant.promised)
         waiting = Counter(one.node_id for one in self._idle)
         good = [n for n in self._room.free if self._is_good(n) and n not in leaving]
+        preferred = [n for n in prefers if n in good]
+        for node_id in preferred:
+            if waiting[node_id] + self._room.free[node_id] > promised[node_id]:
+                return node_id
         for node_id in good:
             if waiting[node_id] > promised[node_id]:
                 return node_id

@@ -20,7 +20,7 @@ from ray.train.v2.api.config import ScalingConfig  # ray.train's own, as type ch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from spotray.errors import JournalError, MetricMissing, NotLive, SpotrayError
-from spotray.events import JobEnded, JobStarted
+from spotray.events import JobEnded, JobStarted, TrialHeldBack
 from spotray.ledger.journal import JournalWriter, has_journal
 from spotray.ledger.rundir import JOURNAL
 from spotray.storage import Store
@@ -32,12 +32,12 @@ from spotray.train.worker import SHM_DIR, shm_home
 from spotray.tune.gate import Gate, GatedSeat
 from spotray.tune.hosted import INTERRUPTED, PAUSED, STOPPED, Hosted, Seat
 from spotray.tune.lives import JobPlan, TrialLife
-from spotray.tune.memory import forget_runs
+from spotray.tune.memory import forget_runs, held_runs
 from spotray.tune.messages import Ended, Pointer, Report
 from spotray.tune.nodes import NodeFacts, RayNodes, possible_workers
 from spotray.tune.pool import LOOK_S, Pool
 from spotray.tune.progress import JournalStatus
-from spotray.tune.runs import RunFolder, open_run
+from spotray.tune.runs import TRIALS, RunFolder, open_run
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,7 @@ _END_S = 30.0  # for a trial that is stopped
 _FORGET_EVERY_S = 10.0
 _PAUSE_S = 5.0  # a paused trial keeps its workers so long, unless another one waits for some
 _LEDGER_S = 1.0  # between two looks at what the sweep cost
+_HELD_S = 15.0  # for a task on each node, when a sweep is restored
 _SWEEP_S = 20.0  # for a task on each node, at the end
 
 
@@ -108,6 +109,7 @@ class SweepCoordinator:
             node_id=ray.get_runtime_context().get_node_id(),
         )
         self._copies = Copies(self._shelf.address)
+        self._held_before = self._held_on_nodes()  # run id -> nodes, the newest first
         self._pool = Pool(self._nodes, least=plan.job.least, most=plan.job.most)
         self._gate: Gate | None = None
         if (max_cost_usd := plan.job.spot.max_cost_usd) is not None:
@@ -281,20 +283,53 @@ class SweepCoordinator:
 
     # -- inside ---------------------------------------------------------------------------
 
+    def _held_on_nodes(self) -> dict[str, list[str]]:
+        """Where an earlier driver's runs have their newest state in memory."""
+        if not self._plan.home.folders(TRIALS):
+            return {}
+        look = ray.remote(num_cpus=0, max_retries=0)(held_runs)
+        node_ids = [*self._nodes.with_memory(), self._shelf.address.node_id]
+        refs = {
+            look.options(
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)
+            ).remote(SHM_DIR): node_id
+            for node_id in dict.fromkeys(node_ids)
+        }
+        found: dict[str, list[tuple[int, str]]] = {}
+        done, _ = ray.wait(list(refs), num_returns=len(refs), timeout=_HELD_S)
+        for ref in done:
+            try:
+                held: dict[str, int] = ray.get(ref)
+            except RayError as exc:
+                log.warning("what node %s holds is unknown: %s", refs[ref][:8], exc)
+                continue
+            for run_id, step in held.items():
+                found.setdefault(run_id, []).append((step, refs[ref]))
+        return {
+            run_id: [node_id for _, node_id in sorted(all_of_it, reverse=True)]
+            for run_id, all_of_it in found.items()
+        }
+
     def _host(self, run: RunFolder, run_id: str, *, seen: int) -> Hosted:
         sweep = ray.get_runtime_context().current_actor
-        workers = self._pool.join(run.trial)
-        if self._shelf.has(run_id):  # the sweep's actor of an earlier driver took them
-            self._copies.held(run_id, self._shelf.address)
+        prefers = self._held_before.pop(run_id, ())
+        workers = self._pool.join(run.trial, prefers=prefers)
+        if prefers:
+            self._copies.held(run_id, prefers[0])
         hosted: Hosted
         seat: Seat = workers
+
+        def hold_back(why: str) -> None:
+            self._journal.append(TrialHeldBack(at_s=time.time(), trial=run.trial, why=why))
+            hosted.stop(f"the budget: {why}", status=STOPPED)
+
         if self._gate is not None:
             seat = GatedSeat(
                 workers,
                 self._gate,
                 run.trial,
                 has_begun=has_journal(run.store.child(JOURNAL[-1])) or run.begins_from is not None,
-                stop=lambda why: hosted.stop(why, status=STOPPED),
+                stop=hold_back,
             )
 
         def begin() -> TrialLife:

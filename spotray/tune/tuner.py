@@ -25,7 +25,7 @@ from spotray.errors import ConfigError, SpotrayError
 from spotray.ledger.journal import read_journal
 from spotray.ledger.sweep import SweepSummary, summarize_sweep
 from spotray.ledger.sweepdir import load_sweep
-from spotray.storage import Store
+from spotray.storage import Store, split
 from spotray.train.config import SpotConfig
 from spotray.train.lease import Lease
 from spotray.train.placing import needs_of
@@ -164,7 +164,7 @@ class SpotTuner:
                 "training function, or begin another sweep"
             )
         settings = ray.cloudpickle.loads(home.child(FOLDER).read(SETTINGS))
-        parent, _, last = folder.rpartition("/")
+        parent, last = split(folder)
         tuner = cls(
             train_loop,
             param_space=param_space,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotray.events import Event, JobEnded, JobStarted, NodeUp, PriceChanged, Warned
+from spotray.events import Event, JobEnded, JobStarted, NodeUp, PriceChanged, TrialHeldBack, Warned
 from spotray.ledger.pricing import Money
 from spotray.ledger.sweep import (
     SweepEvents,
@@ -251,6 +253,18 @@ def test_what_is_missing_and_what_was_warned_of_is_told_once() -> None:
         story.starts(run, "a")
         story.runs[run].append(Warned(at_s=1.0, what="prices are unknown"))
     assert summarize_sweep(story.told()).warnings == ("prices are unknown",)
+
+
+def test_trials_that_the_budget_held_back_are_no_trials_and_are_named() -> None:
+    story = SweepStory()
+    story.starts("one", "a")
+    events = story.told()
+    held = TrialHeldBack(at_s=2.0, trial="two", why="all is spent")
+    summary = summarize_sweep(replace(events, shared=(*events.shared, held)))
+    assert [trial.trial for trial in summary.trials] == ["one"]
+    assert summary.held_back == {"two": "all is spent"}
+    before = summarize_sweep(replace(events, shared=(*events.shared, held)), until_s=1.0)
+    assert before.held_back == {}
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_only_what_arrived_is_held_also_after_the_process_that_took_it() -> None
     made = copies("a", "b", clock=clock)
     assert made.go_to("r", "a") == shelf("b")
     assert made.held_for("r") is None
-    made.held("r", shelf("b"))
+    made.held("r", "b")
     assert made.held_for("r") == shelf("b")
     clock.now_s = 5.0
     assert made.held_for("r") is None

@@ -65,7 +65,7 @@ def test_a_trial_that_has_to_wait_waits_and_is_looked_at_when_another_ends() -> 
 def test_a_trial_that_must_not_begin_is_stopped_with_the_reason() -> None:
     gated, _, stopped = seated(ScriptedGate("stop"))
     assert not gated.wait(SHORT_S)
-    assert stopped == ["the budget: stop: as the test wants it"]
+    assert stopped == ["stop: as the test wants it"]
 
 
 def test_a_trial_without_room_is_not_counted() -> None:

@@ -10,9 +10,12 @@ import pytest
 
 from spotray.events import NodeDown, NodeReady, NodeUp
 from spotray.storage import Store
+from spotray.train.shelf import COPIES
+from spotray.train.snapshot import SnapshotSlots
 from spotray.tune import nodes as module
-from spotray.tune.memory import forget_runs
+from spotray.tune.memory import forget_runs, held_runs
 from spotray.tune.nodes import NodeFacts, count_fits
+from tests.train.test_snapshot import write
 
 
 def node(node_id: str, *, alive: bool = True, **fields: Any) -> dict[str, Any]:
@@ -72,3 +75,17 @@ def test_only_runs_that_are_over_are_forgotten(
         (tmp_path / f"progress-{run}-1").write_text("{}")
     forget_runs(["over", "never-there"], str(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["goes-on", "progress-goes-on-1"]
+
+
+def test_a_node_tells_of_which_runs_it_holds_the_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPOTRAY_SHM_DIR", raising=False)
+    write(SnapshotSlots(tmp_path / "own"), 3)
+    write(SnapshotSlots(tmp_path / "both"), 4)
+    write(SnapshotSlots(tmp_path / "both" / COPIES), 7)
+    (tmp_path / "none").mkdir()
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "slot-0.json").write_text("half of")
+    assert held_runs(str(tmp_path)) == {"own": 3, "both": 7}
+    assert held_runs(str(tmp_path / "no-folder")) == {}

@@ -48,8 +48,10 @@ class FakeNodes:
 class Trial:
     """A trial's driver, as far as its workers are concerned."""
 
-    def __init__(self, pool: Pool, name: str, *, useful: int = 99) -> None:
-        self.seat: TrialWorkers = pool.join(name)
+    def __init__(
+        self, pool: Pool, name: str, *, useful: int = 99, prefers: tuple[str, ...] = ()
+    ) -> None:
+        self.seat: TrialWorkers = pool.join(name, prefers=prefers)
         self.useful = useful
         self.workers: dict[str, Actor] = {}
         self.limits: list[int] = []
@@ -313,3 +315,14 @@ def test_a_closed_pool_leaves_no_process(clock: Clock) -> None:
     pool.close()
     assert nodes.alive == []
     assert trial.look() == 0
+
+
+def test_a_trial_goes_where_its_state_is_while_there_is_room(clock: Clock) -> None:
+    nodes = FakeNodes(a=1, b=1, c=1)
+    pool = pool_on(nodes, clock, most=1)
+    first = Trial(pool, "first", prefers=("gone", "c", "a"))
+    second = Trial(pool, "second", prefers=("c",))
+    for trial in (first, second):
+        trial.look()
+    assert first.nodes() == ["c"]
+    assert second.nodes() in (["a"], ["b"])
