@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -26,8 +25,8 @@ class Cloud:
     Use `cloud`, which ends it.
     """
 
-    def __init__(self, folder: Path, log: IO[str]) -> None:
-        """``folder``: an empty one that the rig mounts over, in its own namespace."""
+    def __init__(self, log: IO[str]) -> None:
+        """``log``: takes what the rig prints."""
         self._log = log
         self._told: list[dict[str, Any]] = []
         self._calls: list[dict[str, Any]] = []
@@ -37,7 +36,7 @@ class Cloud:
                 *(program("setpriv"), "--pdeathsig", "KILL"),
                 *(program("unshare"), "--net", "--mount", "--pid", "--uts", "--ipc"),
                 *("--fork", "--kill-child", "--mount-proc"),
-                *(sys.executable, "-m", "tests.emulated.rig", str(folder), str(CHECKOUT)),
+                *(sys.executable, "-m", "tests.emulated.rig", str(CHECKOUT)),
             ],
             cwd=CHECKOUT,
             stdin=subprocess.PIPE,
@@ -174,13 +173,9 @@ def wait_for(
 @contextmanager
 def emulated_cloud() -> Iterator[Cloud]:
     """A cloud that is gone, without a trace, at the end."""
-    folder = Path(tempfile.mkdtemp(prefix=f"spotray-cloud-{os.getpid()}-"))
-    made: Cloud | None = None
-    try:
-        with tempfile.TemporaryFile("w+") as log:
-            made = Cloud(folder, log)
+    with tempfile.TemporaryFile("w+") as log:
+        made = Cloud(log)
+        try:
             yield made
-    finally:
-        if made is not None:
+        finally:
             made.close()
-        folder.rmdir()  # empty: what was in it was mounted over it, in the rig's namespace

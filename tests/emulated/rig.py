@@ -1,4 +1,4 @@
-"""Process 1 of an emulated cloud: ``python -m tests.emulated.rig FOLDER CHECKOUT``.
+"""Process 1 of an emulated cloud: ``python -m tests.emulated.rig CHECKOUT``.
 
 It takes commands on its input, one JSON object a line, and answers each with one. When its
 input ends it ends, and with it all that is in its namespaces.
@@ -30,6 +30,8 @@ from tests.emulated.needs import program
 
 ENDPOINT = f"http://{GATEWAY}:{PORT}"
 LAPTOP_IP = "172.31.255.10"
+# Each cloud mounts its own over this machine's: in its namespace, so nobody else sees it.
+_FOLDER = Path("/run")
 _NODE_ENVIRONMENT = {
     "AWS_ENDPOINT_URL": ENDPOINT,
     # The image's environment has spotray's dependencies; itself comes with the YAML's files.
@@ -43,11 +45,10 @@ _NODE_ENVIRONMENT = {
 class Rig:
     """The cloud: its API, its metadata service, its machines and what befalls them."""
 
-    def __init__(self, folder: Path, checkout: Path) -> None:
-        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], check=True)
-        self._folder = folder
+    def __init__(self, checkout: Path) -> None:
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", _FOLDER], check=True)
         make_network()
-        self._host_key = folder / "host_key"
+        self._host_key = _FOLDER / "host_key"
         keygen = [program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", self._host_key]
         subprocess.run(keygen, check=True)
         self._pythons = [Path(sys.prefix), Path(sys.base_prefix)]
@@ -60,7 +61,7 @@ class Rig:
         self._ec2.start()
         imds.serve(self._answers_to)
         self.laptop = Machine(
-            folder / "laptop", ip=LAPTOP_IP, visible=(checkout, *self._pythons), ssh=None
+            _FOLDER / "laptop", ip=LAPTOP_IP, visible=(checkout, *self._pythons), ssh=None
         )
         threading.Thread(target=self._follow, name="machines", daemon=True).start()
 
@@ -128,12 +129,12 @@ class Rig:
     def read(self, name: str, path: str) -> str | None:
         """A text file of a machine, also of one that ended; None if there is none."""
         folder = "laptop" if name == "laptop" else f"nodes/{name}"
-        file = self._folder / folder / "root" / path.lstrip("/")
+        file = _FOLDER / folder / "root" / path.lstrip("/")
         return file.read_text(errors="replace") if file.is_file() else None
 
     def save(self, to: str) -> None:
         """Copy what the machines wrote into a folder outside."""
-        for machine in (self._folder / "laptop", *self._folder.glob("nodes/*")):
+        for machine in (_FOLDER / "laptop", *_FOLDER.glob("nodes/*")):
             for part in ("root", "home", "tmp", "run"):
                 target = Path(to, machine.name, part)
                 shutil.copytree(
@@ -163,7 +164,7 @@ class Rig:
                     traceback.print_exc()
 
     def _begin(self, instance: Any) -> None:
-        folder = self._folder / "nodes" / instance.id
+        folder = _FOLDER / "nodes" / instance.id
         pair = self._ec2.backend.key_pairs.get(instance.key_name)
         self._machines[instance.id] = Machine(
             folder,
@@ -203,13 +204,13 @@ def _sockets(folder: str, names: list[str]) -> list[str]:
     return [name for name, path in paths.items() if not (path.is_file() or path.is_dir())]
 
 
-def main(folder: str, checkout: str) -> int:
+def main(checkout: str) -> int:
     """Serve until the input ends."""
     # Answers have a channel of their own: whatever else is printed goes to the log.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # not a line for each request
-    rig = Rig(Path(folder), Path(checkout))
+    rig = Rig(Path(checkout))
     print(json.dumps({"result": {"laptop": rig.laptop.pid}}), file=answers, flush=True)
     for line in sys.stdin:
         command = json.loads(line)
