@@ -11,6 +11,7 @@ from tests.emulated.cloud import Cloud, wait_for
 STORAGE = "s3://emulated/spotray"
 _UP_S = 180.0  # of which 15 to 30 are needed on an idle machine
 _JOB = "tests/emulated/job.py"
+_DEMAND = "tests/emulated/demand.py"
 
 
 class Cluster:
@@ -57,6 +58,44 @@ class Cluster:
             started = self.cloud.start(*command, stdout=output, stderr=subprocess.STDOUT)
         return Job(self.cloud, name, started, log)
 
+    def demand(self, workers: int, *, log: Path) -> Demand:
+        """``ray submit`` of `demand.py`, which wants so many workers until it is ended."""
+        with log.open("w") as output:
+            command = ("ray", "submit", self.file, _DEMAND, str(workers))
+            started = self.cloud.start(*command, stdout=output, stderr=subprocess.STDOUT)
+        return Demand(self.cloud, started, log)
+
+
+class Demand:
+    """Somebody who wants workers, and tells which ones Ray has."""
+
+    def __init__(self, cloud: Cloud, process: subprocess.Popen[str], log: Path) -> None:
+        self.cloud, self.process, self._log = cloud, process, log
+        self._since = len(cloud.told())
+
+    def wait_for_workers(
+        self, count: int, *, after_s: float = 0.0, without: str = "", timeout_s: float = 90.0
+    ) -> float:
+        """When Ray had so many, none with that address: Unix seconds."""
+
+        def look() -> float:
+            if self.process.poll() is not None:
+                raise AssertionError(f"it has ended:\n{self._log.read_text()}")
+            for one in self.cloud.told()[self._since :]:
+                workers = one.get("workers")
+                if workers is None or one["at_s"] < after_s or without in workers:
+                    continue
+                if len(workers) >= count:
+                    return float(one["at_s"])
+            return 0.0
+
+        return wait_for(look, f"{count} workers", timeout_s=timeout_s)
+
+    def end(self) -> None:
+        """The workers are wanted no more."""
+        self.process.kill()
+        self.process.wait()
+
 
 class Job:
     """A submitted job, seen by what its workers tell."""
@@ -67,7 +106,9 @@ class Job:
     def told(self, *, after_s: float = 0.0) -> list[dict[str, Any]]:
         """All that the job told after a time."""
         return [
-            one for one in self.cloud.told() if one["job"] == self.name and one["at_s"] > after_s
+            one
+            for one in self.cloud.told()
+            if one.get("job") == self.name and one["at_s"] > after_s
         ]
 
     def steps(self, *, after_s: float = 0.0) -> list[dict[str, Any]]:

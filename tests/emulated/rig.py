@@ -57,6 +57,7 @@ class Rig:
         self._machines: dict[str, Machine] = {}  # instance id -> while it is there
         self._deadlines: dict[str, float] = {}
         self._hints: dict[str, float] = {}
+        self._take_after_s: float | None = None
         self._lock = threading.Lock()  # of a machine's end: one of several causes wins
         self._ec2.start()
         imds.serve(self._answers_to)
@@ -105,6 +106,14 @@ class Rig:
         deadline_s = self._deadlines[name] = time.time() + seconds
         threading.Timer(seconds, self._reclaim, [name]).start()
         return deadline_s
+
+    def take(self, after_s: float) -> None:
+        """Each spot instance that is launched from now on is taken so soon, without a notice."""
+        self._take_after_s = after_s
+
+    def spare(self) -> None:
+        """None is taken any more."""
+        self._take_after_s = None
 
     def hint(self, name: str) -> None:
         """Recommend to rebalance."""
@@ -174,6 +183,8 @@ class Rig:
             ssh=(self._host_key, pair.public_key if pair else ""),
             environment=_NODE_ENVIRONMENT,
         )
+        if self._take_after_s is not None and instance.lifecycle == "spot":
+            threading.Timer(self._take_after_s, self._reclaim, [instance.id]).start()
 
     def _end(self, name: str, *, silent: bool = False) -> None:
         with self._lock:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,7 +45,7 @@ def job(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def test_a_job_gets_two_spot_nodes_from_the_autoscaler(
     cloud: Cloud, job: Job, measured: Measured
 ) -> None:
-    start_s = wait_for(lambda: job.told(), "the job's driver")[0]["at_s"]
+    start_s = wait_for(job.told, "the job's driver")[0]["at_s"]
     both_s = job.wait_for_hosts(2, after_s=0.0)
     launch = cloud.launches()[-1]
     assert launch["spot"]
@@ -60,15 +61,21 @@ def test_a_job_gets_two_spot_nodes_from_the_autoscaler(
 def test_a_noticed_node_is_replaced_before_its_reclaim(
     cloud: Cloud, job: Job, measured: Measured
 ) -> None:
+    # 30 s, or on a machine that is slow or busy as much longer as the first start took there.
+    notice_s = max(30.0, 2.0 * (job.steps()[0]["at_s"] - cloud.launches()[-1]["at_s"]))
     taken = cloud.workers()[0]
     start_s, calls = time.time(), len(cloud.launches())
-    deadline_s = cloud.do("notice", name=taken["name"], seconds=30)
+    deadline_s = cloud.do("notice", name=taken["name"], seconds=notice_s)
     joined_s = job.wait_for_hosts(2, after_s=start_s, without=host_of(taken))
     launch_s = cloud.launches()[calls]["at_s"]
     assert joined_s < deadline_s
-    wait_for(lambda: not cloud.instances(name=taken["name"], runs=True), "the reclaim")
+    wait_for(
+        lambda: cloud.instances(name=taken["name"], runs=False),
+        "the reclaim",
+        timeout_s=notice_s + 10.0,
+    )
     measured(
-        f"notice of 30 s: {launch_s - start_s:.1f} s to the launch, "
+        f"notice of {notice_s:.0f} s: {launch_s - start_s:.1f} s to the launch, "
         f"{joined_s - start_s:.1f} s to the replacement's first step"
     )
     assert_never_back(job)
@@ -135,11 +142,70 @@ def test_the_job_ends_with_the_model_of_an_undisturbed_one(cloud: Cloud, job: Jo
     assert done["weights"] == weights_sha256(runs[0]._models)
 
 
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+def test_a_head_that_was_started_anew_remembers_what_was_refused(
+    cloud: Cloud, cluster: Cluster, log: Path
+) -> None:
+    lose_all(cloud)
+    cloud.do("refuse", code="InsufficientInstanceCapacity", spot=True)
+    before = len(cloud.launches())
+    demand = cluster.demand(1, log=log)
+    wait_for(lambda: cloud.workers(spot=False), "a worker on-demand")
+    demand.end()
+    cloud.do("allow")
+    refused = [place_of(one) for one in cloud.launches()[before:] if one["error"]]
+    assert refused
+    lose_all(cloud)
+    # Every setup and start command once more, and a cool-down that is not over yet.
+    cluster.up(policy="{name: spot-first, cooldown_s: 600, guard_preemptions: 50}")
+    before = len(cloud.launches())
+    demand = cluster.demand(1, log=log)
+    demand.wait_for_workers(1)
+    demand.end()
+    asked = [place_of(one) for one in cloud.launches()[before:]]
+    assert asked
+    assert not set(asked) & set(refused)
+
+
+def test_spot_that_is_taken_at_once_again_and_again_ends_on_demand(
+    cloud: Cloud, cluster: Cluster, log: Path, measured: Measured
+) -> None:
+    cluster.exec("rm ~/.spotray/launches.jsonl")  # it is full of losses
+    lose_all(cloud)
+    cluster.up(policy="{name: spot-first, cooldown_s: 1, cooldown_max_s: 1}")
+    cloud.do("take", after_s=1.0)
+    before = len(cloud.launches())
+    demand = cluster.demand(1, log=log)
+    demand.wait_for_workers(1)
+    cloud.do("spare")
+    demand.end()
+    calls = cloud.launches()[before:]
+    assert [one["spot"] for one in calls] == [True, True, True, False]
+    measured(
+        f"all spot taken 1 s after its launch: {len(calls)} calls until on-demand, "
+        f"in {calls[-1]['at_s'] - calls[0]['at_s']:.1f} s"
+    )
+
+
 def test_ray_down_leaves_no_instance(cloud: Cloud, cluster: Cluster) -> None:
     assert cloud.instances(runs=True)
     cluster.down()
     assert cloud.instances(runs=True) == []
     assert {one["state"] for one in cloud.instances()} == {"terminated"}
+
+
+def place_of(call: dict[str, Any]) -> tuple[str, str, bool]:
+    return call["zone"], call["instance_type"], call["spot"]
+
+
+def lose_all(cloud: Cloud) -> None:
+    """Let all workers vanish."""
+    for one in cloud.workers():
+        cloud.do("kill", name=one["name"])
 
 
 class Lost:
