@@ -131,3 +131,8 @@ def test_markets_that_fit_are_no_problem() -> None:
     provider = {**AWS, "markets": {"gpu": {"instance_types": ["g6.xlarge", "g5.xlarge"]}}}
     assert not list(check_provider(provider, cloud="aws"))
     assert not list(check_node_types(provider, NODE_TYPES, head_node_type="head"))
+
+
+def test_keys_that_ray_adds_for_itself_are_no_problem() -> None:
+    told = {**AWS, "_config_cache_path": "/tmp/ray-config-0123"}
+    assert list(check_provider(told, cloud="aws")) == []

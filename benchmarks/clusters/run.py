@@ -1,0 +1,213 @@
+"""What a cluster does when spot is taken or out: with spotray's node provider, and with Ray's own.
+
+Each system's cluster comes up by the real `ray up` in an emulated cloud of its own, where
+somebody wants one worker all the time. Needs root and Linux; see `tests/emulated`.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import bench
+from tests.emulated.cloud import Cloud, emulated_cloud, wait_for
+from tests.emulated.cluster import Cluster, Demand
+from tests.emulated.needs import missing
+
+NO_CAPACITY = "InsufficientInstanceCapacity"
+START_LIMIT_S = 180.0
+STOCK = "benchmarks/clusters/stock.yaml"
+_SETTLE_S = 3.0  # a new worker's agent is up then, and Ray has looked at it once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """One thing that happens to the worker, by its name, and what it is measured by."""
+
+    what: str
+    strike: Callable[[Cloud, str, float], None]
+    notice_s: float = 0.0
+
+
+def _notice(cloud: Cloud, name: str, notice_s: float) -> None:
+    cloud.do("notice", name=name, seconds=notice_s)
+
+
+def _lose(cloud: Cloud, name: str, notice_s: float) -> None:
+    cloud.do("kill", name=name)
+
+
+def _outage(cloud: Cloud, name: str, notice_s: float) -> None:
+    cloud.do("refuse", code=NO_CAPACITY, spot=True)
+    cloud.do("kill", name=name)
+
+
+EVENTS = {
+    "notice": Event(what="a notice of 30 s, then the reclaim", strike=_notice, notice_s=30.0),
+    "silent": Event(what="the worker is lost without a word", strike=_lose),
+    "outage": Event(what="the worker is lost, and there is no spot anywhere", strike=_outage),
+}
+
+
+def _stock(cloud: Cloud) -> Cluster:
+    # Its file names the profiles that ours makes, so that both have the same rights.
+    Cluster(cloud)
+    return Cluster(cloud, file=STOCK)
+
+
+SYSTEMS: dict[str, Callable[[Cloud], Cluster]] = {"ray": _stock, "spotray": Cluster}
+TITLES = {"ray": "type: aws", "spotray": "spotray"}
+
+
+def measure(system: str, *, repeat: int, limit_s: float) -> list[dict[str, Any]]:
+    """All events, one after the other, on one cluster; a row for each."""
+    rows = []
+    with emulated_cloud() as cloud, tempfile.TemporaryDirectory() as folder:
+        cloud.do("make_bucket", name="emulated")
+        cluster = SYSTEMS[system](cloud)
+        start_s = time.monotonic()
+        cluster.up()
+        bench.say(f"    ray up took {time.monotonic() - start_s:.1f} s")
+        demand = cluster.demand(1, log=Path(folder) / "log")
+        demand.wait_for_workers(1, timeout_s=START_LIMIT_S)
+        for name, event in EVENTS.items():
+            row = _go_through(cloud, demand, event, limit_s=limit_s)
+            rows.append({"system": system, "event": name, "repeat": repeat, **row})
+            bench.say(f"    {name}: {_told(rows[-1])}")
+        demand.end()
+    return rows
+
+
+def _go_through(cloud: Cloud, demand: Demand, event: Event, *, limit_s: float) -> dict[str, Any]:
+    """Let it happen; what it led to. Seconds count from the loss's first sign."""
+    (worker,) = wait_for(lambda: _only(cloud.workers(spot=True)), "one worker, on spot")
+    time.sleep(_SETTLE_S)
+    calls, event_s = len(cloud.launches()), time.time()
+    event.strike(cloud, worker["name"], event.notice_s)
+    try:
+        back_s: float | None = demand.wait_for_workers(
+            1, after_s=event_s, without=worker["ip"], timeout_s=limit_s
+        )
+    except AssertionError:
+        back_s = None
+    made = cloud.launches()[calls:]
+    refused = [one for one in made if one["error"]]
+    launched = [one for one in made if not one["error"]]
+    cloud.do("allow")
+    return {
+        "notice_s": event.notice_s,
+        "limit_s": limit_s,
+        "calls": len(made),
+        "refused": len(refused),
+        "launch_s": launched[0]["at_s"] - event_s if launched and back_s else None,
+        "after_refusal_s": launched[0]["at_s"] - refused[0]["at_s"]
+        if launched and refused and back_s
+        else None,
+        "back_s": back_s - event_s if back_s else None,
+        "on_demand": not launched[-1]["spot"] if launched and back_s else None,
+    }
+
+
+def _only(workers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return workers if len(workers) == 1 else []
+
+
+def _told(row: bench.Row) -> str:
+    calls = f"{row['calls']} calls, {row['refused']} refused"
+    if row["back_s"] is None:
+        return f"no worker in {row['limit_s']:.0f} s; {calls}"
+    return f"another worker after {row['back_s']:.1f} s; {calls}"
+
+
+def summary(rows: Sequence[bench.Row]) -> str:
+    """A line for each event and system: medians, with the least and the most."""
+    lines = []
+    for (event, system), group in bench.by_key(rows, "event", "system").items():
+        back = _spread(group, "back_s")
+        lines.append(
+            [
+                f"{event:7} {TITLES[system]}",
+                _text(group, "launch_s", 1),
+                back.text(1) if back else f"not in {group[0]['limit_s']:.0f}",
+                _text(group, "calls", 0),
+                _text(group, "refused", 0),
+                _text([_in_ms(row) for row in group], "after_refusal_ms", 0),
+            ]
+        )
+    head = ["event   provider", "launch s", "worker s", "calls", "refused", "to on-demand ms"]
+    return bench.table(head, lines)
+
+
+def _in_ms(row: bench.Row) -> dict[str, Any]:
+    seconds = row["after_refusal_s"]
+    return {"after_refusal_ms": None if seconds is None else seconds * 1000}
+
+
+def _spread(rows: Sequence[bench.Row], column: str) -> bench.Spread | None:
+    return bench.spread(row[column] for row in rows if row.get(column) is not None)
+
+
+def _text(rows: Sequence[bench.Row], column: str, digits: int) -> str:
+    found = _spread(rows, column)
+    return found.text(digits) if found else "-"
+
+
+def picture(path: Path, rows: Sequence[bench.Row]) -> bool:
+    """Median seconds until there is another worker."""
+    bars = []
+    for (event, system), group in bench.by_key(rows, "event", "system").items():
+        back = _spread(group, "back_s")
+        length = back.median if back else float(group[0]["limit_s"])
+        note = "" if back else f"none in {length:.0f} s, {group[0]['calls']} calls refused"
+        bars.append(
+            bench.Bar(
+                group=EVENTS[event].what, label=TITLES[system], parts=(("", length),), note=note
+            )
+        )
+    return bench.bars(
+        path, bars, title="Until there is another worker", unit="seconds", log_scale=False
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = bench.parser(__file__, __doc__)
+    parser.add_argument("--repeat", type=bench.at_least(1), metavar="N", help="default: 3")
+    parser.add_argument("--systems", type=bench.names(SYSTEMS), default=tuple(SYSTEMS))
+    parser.add_argument(
+        "--limit",
+        type=bench.at_least(10),
+        metavar="S",
+        help="seconds after which nobody waits for a worker; default: 180, with --quick 90",
+    )
+    arguments = parser.parse_args(argv)
+    if words := missing():
+        print(f"not measured: an emulated cloud {words}")
+        return 0
+    repeats = arguments.repeat or (1 if arguments.quick else 3)
+    limit_s = float(arguments.limit or (90 if arguments.quick else 180))
+    bench.end_like_ctrl_c()
+    rows: list[dict[str, Any]] = []
+    ended = False
+    try:
+        for repeat in range(repeats):
+            for system in arguments.systems:
+                bench.say(f"{TITLES[system]} ({repeat + 1}/{repeats})")
+                rows += measure(system, repeat=repeat, limit_s=limit_s)
+                bench.write_rows(arguments.json, rows)
+        ended = True
+    except KeyboardInterrupt:
+        bench.say("interrupted: the cloud is gone; the rows so far are kept")
+    print(summary(rows))
+    print(bench.machine())
+    drawn = arguments.json.with_suffix(".svg")
+    print(f"rows: {arguments.json}" + (f", picture: {drawn}" if picture(drawn, rows) else ""))
+    return 0 if ended else 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""A cluster that `ray up` makes in the emulated cloud, and the jobs that are submitted to it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from tests.emulated.cloud import Cloud, wait_for
+
+STORAGE = "s3://emulated/spotray"
+PRESET = "aws-g4dn-spot"
+_TOO_SLOW = "current node timed out during startup"  # Ray gives a raylet 30 s, not more
+_UP_S = 180.0  # of which 15 to 30 are needed on an idle machine
+_JOB = "tests/emulated/job.py"
+_DEMAND = "tests/emulated/demand.py"
+
+
+class Cluster:
+    """Rendered by `spotray cluster new`, as a user would, and changed in nothing but its policy.
+
+    What a node would download, its image has here (`machines.py`).
+    """
+
+    def __init__(self, cloud: Cloud, *, policy: str = "", file: str = "") -> None:
+        """Render the file and prepare the account; nothing is launched.
+
+        Args:
+            policy: ``provider.launch_policy`` in YAML's flow style, for cool-downs that a
+                test can wait for.
+            file: another one, instead of a rendered one; a path on the laptop.
+        """
+        self.cloud, self.file = cloud, file or "/root/cluster.yaml"
+        if not file:
+            self._render(policy)
+            cloud.run("spotray", "cluster", "prepare", self.file)
+
+    def _render(self, policy: str) -> None:
+        new = ("spotray", "cluster", "new", PRESET, "--storage", STORAGE, "--workers", "2")
+        self.cloud.run(*new, "-o", self.file)
+        if policy:
+            line = f"/^  markets:/i \\  launch_policy: {policy}"
+            self.cloud.run("sed", "-i", line, self.file)
+
+    def up(self, *, policy: str = "") -> str:
+        """``ray up``; ``policy``: another one from now on."""
+        if policy:
+            self._render(policy)
+        command = ("ray", "up", "-y", self.file)
+        try:
+            return self.cloud.run(*command, timeout_s=_UP_S)
+        except AssertionError as exc:
+            if _TOO_SLOW not in str(exc):
+                raise
+            return self.cloud.run(*command, timeout_s=_UP_S)  # as its user would
+
+    def down(self) -> str:
+        return self.cloud.run("ray", "down", "-y", self.file)
+
+    def exec(self, command: str) -> str:
+        return self.cloud.run("ray", "exec", self.file, command)
+
+    def submit(self, name: str, *, steps: int, log: Path) -> Job:
+        """``ray submit`` of `job.py`, which ends by itself after so many steps."""
+        with log.open("w") as output:
+            command = ("ray", "submit", self.file, _JOB, name, str(steps))
+            started = self.cloud.start(*command, stdout=output, stderr=subprocess.STDOUT)
+        return Job(self.cloud, name, started, log)
+
+    def demand(self, workers: int, *, log: Path) -> Demand:
+        """``ray submit`` of `demand.py`, which wants so many workers until it is ended."""
+        with log.open("w") as output:
+            command = ("ray", "submit", self.file, _DEMAND, str(workers))
+            started = self.cloud.start(*command, stdout=output, stderr=subprocess.STDOUT)
+        return Demand(self.cloud, started, log)
+
+
+class Demand:
+    """Somebody who wants workers, and tells which ones Ray has."""
+
+    def __init__(self, cloud: Cloud, process: subprocess.Popen[str], log: Path) -> None:
+        self.cloud, self.process, self._log = cloud, process, log
+        self._since = len(cloud.told())
+
+    def wait_for_workers(
+        self, count: int, *, after_s: float = 0.0, without: str = "", timeout_s: float = 90.0
+    ) -> float:
+        """When Ray had so many, not counting that address: Unix seconds."""
+
+        def look() -> float:
+            if self.process.poll() is not None:
+                raise AssertionError(f"it has ended:\n{self._log.read_text()}")
+            for one in self.cloud.told()[self._since :]:
+                workers = one.get("workers")
+                if workers is None or one["at_s"] < after_s:
+                    continue
+                if len(set(workers) - {without}) >= count:
+                    return float(one["at_s"])
+            return 0.0
+
+        return wait_for(look, f"{count} workers", timeout_s=timeout_s)
+
+    def end(self) -> None:
+        """The workers are wanted no more."""
+        self.process.kill()
+        self.process.wait()
+
+
+class Job:
+    """A submitted job, seen by what its workers tell."""
+
+    def __init__(self, cloud: Cloud, name: str, process: subprocess.Popen[str], log: Path) -> None:
+        self.cloud, self.name, self.process, self._log = cloud, name, process, log
+
+    def told(self, *, after_s: float = 0.0) -> list[dict[str, Any]]:
+        """All that the job told after a time."""
+        return [
+            one
+            for one in self.cloud.told()
+            if one.get("job") == self.name and one["at_s"] > after_s
+        ]
+
+    def steps(self, *, after_s: float = 0.0) -> list[dict[str, Any]]:
+        """The steps that the workers told of, by time."""
+        return [one for one in self.told(after_s=after_s) if "step" in one]
+
+    def wait_for_hosts(
+        self, count: int, *, after_s: float, without: str = "", timeout_s: float = 90.0
+    ) -> float:
+        """When so many workers step together, none on that host: Unix seconds."""
+
+        def look() -> float:
+            if self.process.poll() is not None:
+                raise AssertionError(f"the job has ended:\n{self.log_text()}")
+            by_step: dict[int, set[str]] = {}
+            for one in self.steps(after_s=after_s):
+                hosts = by_step.setdefault(one["step"], set())
+                hosts.add(one["host"])
+                if len(hosts) == one["of"] == count and without not in hosts:
+                    return float(one["at_s"])
+            return 0.0
+
+        return wait_for(look, f"{count} workers that step together", timeout_s=timeout_s)
+
+    def wait(self, *, timeout_s: float = 120.0) -> dict[str, Any]:
+        """What it told at its end.
+
+        Raises:
+            AssertionError: it failed; with what it printed.
+        """
+        code = self.process.wait(timeout_s)
+        assert code == 0, self.log_text()
+        return next(one for one in self.told() if "done" in one)
+
+    def log_text(self) -> str:
+        return self._log.read_text()
+
+
+def host_of(instance: dict[str, Any]) -> str:
+    """The name by which an instance calls itself."""
+    return f"ip-{instance['ip'].replace('.', '-')}"

@@ -1,0 +1,238 @@
+"""The real `ray up` on an emulated EC2, with one job through all that may befall its nodes.
+
+The tests build on each other, in their order: a cluster takes half a minute to come up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.emulated.cloud import Cloud, wait_for
+from tests.emulated.cluster import Cluster, Job, host_of
+
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(300)]
+
+STEPS = 1500  # more than the tests wait for; the last ones are done in no time
+COOLDOWN_S = 15.0
+# Losses follow each other faster here than in any cloud: no loop for that.
+POLICY = f"{{name: spot-first, cooldown_s: {COOLDOWN_S:.0f}, guard_preemptions: 50}}"
+Measured = Callable[[str], None]
+
+
+@pytest.fixture(scope="module")
+def cluster(cloud: Cloud, measured: Measured) -> Cluster:
+    made = Cluster(cloud, policy=POLICY)
+    start_s = time.monotonic()
+    made.up()
+    measured(f"ray up: {time.monotonic() - start_s:.1f} s")
+    return made
+
+
+@pytest.fixture(scope="module")
+def job(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    log = tmp_path_factory.mktemp("job") / "log"
+    made = cluster.submit("digits", steps=STEPS, log=log)
+    yield made
+    made.process.kill()
+    made.process.wait()
+
+
+def test_a_job_gets_two_spot_nodes_from_the_autoscaler(
+    cloud: Cloud, job: Job, measured: Measured
+) -> None:
+    start_s = wait_for(job.told, "the job's driver")[0]["at_s"]
+    both_s = job.wait_for_hosts(2, after_s=0.0)
+    launch = cloud.launches()[-1]
+    assert launch["spot"]
+    assert launch["instance_type"] == "g4dn.xlarge"
+    assert len(launch["names"]) == 2
+    assert launch["by"] != cloud.launches()[0]["by"]  # the head, not the laptop
+    measured(
+        f"job to two workers: {launch['at_s'] - start_s:.1f} s to the launch, "
+        f"{both_s - start_s:.1f} s to the first step of both"
+    )
+
+
+def test_a_noticed_node_is_replaced_before_its_reclaim(
+    cloud: Cloud, job: Job, measured: Measured
+) -> None:
+    # 30 s, or on a machine that is slow or busy as much longer as the first start took there.
+    notice_s = max(30.0, 2.0 * (job.steps()[0]["at_s"] - cloud.launches()[-1]["at_s"]))
+    taken = cloud.workers()[0]
+    start_s, calls = time.time(), len(cloud.launches())
+    deadline_s = cloud.do("notice", name=taken["name"], seconds=notice_s)
+    joined_s = job.wait_for_hosts(2, after_s=start_s, without=host_of(taken))
+    launch_s = cloud.launches()[calls]["at_s"]
+    assert joined_s < deadline_s
+    wait_for(
+        lambda: cloud.instances(name=taken["name"], runs=False),
+        "the reclaim",
+        timeout_s=notice_s + 10.0,
+    )
+    measured(
+        f"notice of {notice_s:.0f} s: {launch_s - start_s:.1f} s to the launch, "
+        f"{joined_s - start_s:.1f} s to the replacement's first step"
+    )
+    assert_never_back(job)
+
+
+def test_a_node_lost_without_a_word_is_replaced(cloud: Cloud, job: Job, measured: Measured) -> None:
+    lost = lose(cloud, job, spot=True)
+    measured(f"silent loss: {lost.told()}")
+    assert_never_back(job)
+
+
+def test_spot_out_in_one_zone_is_taken_from_another(
+    cloud: Cloud, job: Job, measured: Measured
+) -> None:
+    zone = cloud.workers()[0]["zone"]
+    for one in ("us-west-2a", zone):
+        cloud.do("refuse", code="InsufficientInstanceCapacity", spot=True, zone=one)
+    lost = lose(cloud, job, spot=True)
+    cloud.do("allow")
+    assert lost.calls[-1]["spot"]
+    assert lost.calls[-1]["zone"] not in ("us-west-2a", zone)
+    measured(f"zone out: {lost.told()}")
+
+
+def test_all_spot_out_is_on_demand_within_a_second(
+    cloud: Cloud, job: Job, measured: Measured
+) -> None:
+    cloud.do("refuse", code="InsufficientInstanceCapacity", spot=True)
+    lost = lose(cloud, job, spot=True)
+    cloud.do("allow")
+    refused = [one for one in lost.calls if one["error"]]
+    assert 1 <= len(refused) <= 3
+    assert not lost.calls[-1]["spot"]
+    took_s = lost.calls[-1]["at_s"] - refused[0]["at_s"]
+    assert took_s < 1.0
+    measured(
+        f"all spot out: {len(refused)} refused calls, on-demand {took_s * 1000:.0f} ms after the "
+        f"first; {lost.told()}"
+    )
+
+
+def test_spot_is_taken_again_when_the_cool_down_is_over(
+    cloud: Cloud, job: Job, measured: Measured
+) -> None:
+    refused_s = max(one["at_s"] for one in cloud.launches() if one["error"])
+    time.sleep(max(0.0, refused_s + 4 * COOLDOWN_S - time.time()))  # refused twice: doubled
+    lost = lose(cloud, job, spot=False)
+    assert [one["spot"] for one in lost.calls] == [True]
+    assert not lost.calls[0]["error"]
+    measured(f"outage over: spot at the first call; {lost.told()}")
+    assert_never_back(job)
+
+
+def test_the_job_ends_with_the_model_of_an_undisturbed_one(cloud: Cloud, job: Job) -> None:
+    from spotray.train.state import weights_sha256
+    from tests.emulated.job import train_loop
+
+    cloud.do("pace", step_s=0.0)
+    done = job.wait()
+    cloud.do("pace", step_s=0.5)
+    assert done["done"] == STEPS
+    runs: list[Any] = []
+    train_loop({"name": "alone", "steps": STEPS}, runs)
+    assert done["weights"] == weights_sha256(runs[0]._models)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+def test_a_head_that_was_started_anew_remembers_what_was_refused(
+    cloud: Cloud, cluster: Cluster, log: Path
+) -> None:
+    lose_all(cloud)
+    cloud.do("refuse", code="InsufficientInstanceCapacity", spot=True)
+    before = len(cloud.launches())
+    demand = cluster.demand(1, log=log)
+    wait_for(lambda: cloud.workers(spot=False), "a worker on-demand")
+    demand.end()
+    cloud.do("allow")
+    refused = [place_of(one) for one in cloud.launches()[before:] if one["error"]]
+    assert refused
+    lose_all(cloud)
+    # Every setup and start command once more, and a cool-down that is not over yet.
+    cluster.up(policy="{name: spot-first, cooldown_s: 600, guard_preemptions: 50}")
+    before = len(cloud.launches())
+    demand = cluster.demand(1, log=log)
+    demand.wait_for_workers(1)
+    demand.end()
+    asked = [place_of(one) for one in cloud.launches()[before:]]
+    assert asked
+    assert not set(asked) & set(refused)
+
+
+def test_spot_that_is_taken_at_once_again_and_again_ends_on_demand(
+    cloud: Cloud, cluster: Cluster, log: Path, measured: Measured
+) -> None:
+    cluster.exec("rm ~/.spotray/launches.jsonl")  # it is full of losses
+    lose_all(cloud)
+    cluster.up(policy="{name: spot-first, cooldown_s: 1, cooldown_max_s: 1}")
+    cloud.do("take", after_s=1.0)
+    before = len(cloud.launches())
+    demand = cluster.demand(1, log=log)
+    demand.wait_for_workers(1)
+    cloud.do("spare")
+    demand.end()
+    calls = cloud.launches()[before:]
+    assert [one["spot"] for one in calls] == [True, True, True, False]
+    measured(
+        f"all spot taken 1 s after its launch: {len(calls)} calls until on-demand, "
+        f"in {calls[-1]['at_s'] - calls[0]['at_s']:.1f} s"
+    )
+
+
+def test_ray_down_leaves_no_instance(cloud: Cloud, cluster: Cluster) -> None:
+    assert cloud.instances(runs=True)
+    cluster.down()
+    assert cloud.instances(runs=True) == []
+    assert {one["state"] for one in cloud.instances()} == {"terminated"}
+
+
+def place_of(call: dict[str, Any]) -> tuple[str, str, bool]:
+    return call["zone"], call["instance_type"], call["spot"]
+
+
+def lose_all(cloud: Cloud) -> None:
+    """Let all workers vanish."""
+    for one in cloud.workers():
+        cloud.do("kill", name=one["name"])
+
+
+class Lost:
+    """What a silent loss led to."""
+
+    def __init__(self, calls: list[dict[str, Any]], *, lost_s: float, joined_s: float) -> None:
+        self.calls, self._lost_s, self._joined_s = calls, lost_s, joined_s
+
+    def told(self) -> str:
+        return (
+            f"{self.calls[-1]['at_s'] - self._lost_s:.1f} s to the launch, "
+            f"{self._joined_s - self._lost_s:.1f} s to the first step of both"
+        )
+
+
+def lose(cloud: Cloud, job: Job, *, spot: bool) -> Lost:
+    """Let a worker vanish, and wait until there are two again."""
+    gone = cloud.workers(spot=spot)[0]
+    lost_s, calls = time.time(), len(cloud.launches())
+    cloud.do("kill", name=gone["name"])
+    joined_s = job.wait_for_hosts(2, after_s=lost_s, without=host_of(gone))
+    return Lost(cloud.launches()[calls:], lost_s=lost_s, joined_s=joined_s)
+
+
+def assert_never_back(job: Job) -> None:
+    """No step was done again: two workers tell of the same one, at most one step apart."""
+    furthest = 0
+    for one in job.steps():
+        assert one["step"] >= furthest - 1
+        furthest = max(furthest, one["step"])
