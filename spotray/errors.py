@@ -13,6 +13,7 @@
     │   ├── NotPermittedError   these credentials may not: every zone says the same
     │   └── ThrottledError      ask again after ``retry_after_s``
     ├── TraceError              a trace file is malformed or too short
+    ├── NotAnswered             a cloud did not answer a question about the account
     ├── MetadataError           a cloud's metadata service gave no usable answer
     ├── JournalError            the journal cannot be read or written
     ├── CheckpointError
@@ -93,6 +94,10 @@ class ThrottledError(MarketError):
 
 class TraceError(SpotrayError):
     """A trace file is malformed, empty or too short."""
+
+
+class NotAnswered(SpotrayError):
+    """A cloud did not answer a question about the account: what was asked stays unknown."""
 
 
 class MetadataError(SpotrayError):

@@ -55,7 +55,7 @@ class NodeReady(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeDown(Event):
-    """A node stopped running. ``cause``: preemption, failure or shutdown."""
+    """A node stopped running. ``cause``: preemption, maintenance, failure or shutdown."""
 
     node_id: str
     cause: str
@@ -80,7 +80,7 @@ class CapacityChanged(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class NoticeReceived(Event):
-    """The cloud announced one preemption."""
+    """The cloud announced that it will take a node. ``cause``: preemption or maintenance."""
 
     node_id: str
     deadline_s: float | None  # Unix seconds; None if the cloud named none

@@ -45,7 +45,11 @@ def drain_deadline_s(notice: Notice, *, now_s: float, margin_s: float) -> float:
 
 
 class NodeAgent:
-    """Drains this node once for each preemption notice, and writes down what it saw."""
+    """Drains this node once for each notice, and writes down what it saw.
+
+    Before maintenance too, though it may be an hour away: training moves over while there
+    is time, and a machine that the cloud starts again is a new node to Ray.
+    """
 
     def __init__(
         self,
@@ -122,7 +126,7 @@ class NodeAgent:
         if not self._end.acquire(blocking=False):
             return
         noticed = self._notice is not None
-        cause = "preemption" if noticed else "shutdown"
+        cause = self._notice.cause if self._notice is not None else "shutdown"
         log.info("node %s ends: %s", self._node_id, cause)
         self._record(
             NodeDown(at_s=self._now_s(), node_id=self._node_id, cause=cause, noticed=noticed)

@@ -62,14 +62,22 @@ def _add_new(commands: Any) -> None:
 def _add_validate(commands: Any) -> None:
     one = commands.add_parser(
         "validate",
-        help="say all that is wrong with the YAML of clusters, offline",
+        help="say all that is wrong with the YAML of clusters",
         description="Say all that is wrong with the YAML of clusters, each with its place and "
-        "its cure. Nothing is asked of a cloud: on an emulated account, `ray up` is rehearsed.",
+        "its cure. Without --online nothing is asked of a cloud: on an emulated account, `ray "
+        "up` is rehearsed. With it, your account is asked too: credentials, quotas, zones, "
+        "types, images, buckets, rights, and a cluster of that name; nothing is rented.",
     )
     one.add_argument("files", metavar="FILE", nargs="+")
     one.add_argument("--json", action="store_true", help="print the result objects")
     one.add_argument(
         "--quick", action="store_true", help="without the rehearsal, which takes seconds a file"
+    )
+    one.add_argument("--online", action="store_true", help="ask the cloud as well (AWS, GCP)")
+    one.add_argument(
+        "--write-probe",
+        action="store_true",
+        help="with --online: write a small object into each bucket, and delete it",
     )
     one.set_defaults(run=run_validate)
 
@@ -98,10 +106,15 @@ def run_validate(args: argparse.Namespace) -> int:
     """Check files; 1 if one is wrong."""
     from spotray.cli.tables import print_json
     from spotray.cluster.validate import validate
+    from spotray.errors import ConfigError
 
+    if args.write_probe and not args.online:
+        raise ConfigError("--write-probe asks the cloud: say --online too")
     verdicts = validate(
         {file: _text(file) for file in args.files},
         rehearsal=not args.quick,
+        online=args.online,
+        write_probe=args.write_probe,
     )
     if args.json:
         print_json(verdicts)

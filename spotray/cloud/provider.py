@@ -5,13 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+PREEMPTION, MAINTENANCE = "preemption", "maintenance"  # the causes of notices
+
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """Advance warning of one preemption of the node that asked."""
+    """Advance warning that the node that asked will be lost.
+
+    ``cause``: a preemption, or maintenance, after which the cloud starts the same machine
+    again, whatever its market: that says nothing about how often the market takes nodes.
+    """
 
     deadline_s: float | None  # Unix seconds; None if the cloud named none
-    cause: str = "preemption"
+    cause: str = PREEMPTION
     source: str = ""  # "aws/instance-action"
 
 

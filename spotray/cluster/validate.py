@@ -1,20 +1,22 @@
-"""Is a cluster's YAML right? All that is wrong, with its place and its cure, offline.
+"""Is a cluster's YAML right? All that is wrong, with its place and its cure.
 
-Three looks: our own lint, Ray's schema, and for EC2 a rehearsal of ``ray up`` on an
-emulated account, where moto is installed (``pip install 'spotray[dev]'``).
+Three looks offline: our own lint, Ray's schema, and for EC2 a rehearsal of ``ray up`` on an
+emulated account, where moto is installed (``pip install 'spotray[dev]'``). A fourth, if
+asked for, at the account itself: see `spotray.cluster.preflight`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
 
 from spotray.cluster.lint import lint
 from spotray.cluster.node_types import cloud_of
+from spotray.cluster.preflight import check
 from spotray.cluster.problems import Problem, unknown_key
 from spotray.cluster.ray_autoscaler.rehearsal import Rehearsal, is_possible, rehearse
 from spotray.cluster.ray_autoscaler.schema import schema_errors
@@ -38,12 +40,20 @@ class Verdict:
         return any(not one.is_warning for one in self.problems)
 
 
-def validate(files: Mapping[str, str], *, rehearsal: bool = True) -> list[Verdict]:
+def validate(
+    files: Mapping[str, str],
+    *,
+    rehearsal: bool = True,
+    online: bool = False,
+    write_probe: bool = False,
+) -> list[Verdict]:
     """Look at files, by name, and say all that is wrong with each.
 
     Args:
         files: their text.
         rehearsal: whether to rehearse ``ray up`` too, where it is possible; seconds each.
+        online: whether to ask the cloud about those that are right offline.
+        write_probe: whether to write a small object into each bucket then, and delete it.
     """
     configs = {file: _read(text) for file, text in files.items()}
     good = {file: one for file, one in configs.items() if not isinstance(one, Problem)}
@@ -63,15 +73,26 @@ def validate(files: Mapping[str, str], *, rehearsal: bool = True) -> list[Verdic
         new = [one for one in _of_rehearsal(outcome) if str(one) not in map(str, problems)]
         said = [one for one in problems if not one.is_warning]
         # What Ray trips over is mostly what was named already, in other words.
-        verdicts.append(
-            Verdict(
-                file=file,
-                problems=[*([] if said else new), *problems],
-                launched=outcome.launched,
-                not_done=left_out[file],
-            )
+        verdict = Verdict(
+            file=file,
+            problems=[*([] if said else new), *problems],
+            launched=outcome.launched,
+            not_done=left_out[file],
         )
+        verdicts.append(_asked(verdict, config, write_probe=write_probe) if online else verdict)
     return verdicts
+
+
+def _asked(verdict: Verdict, config: Mapping[str, Any], *, write_probe: bool) -> Verdict:
+    """The verdict with what the cloud says as well."""
+    if verdict.is_wrong:
+        # A wrong file is mostly asked about in vain, and its questions may make no sense.
+        what = "the cloud was not asked about it"
+        cloud = [Problem(path="(file)", what=what, cure="correct the rest first", is_warning=True)]
+    else:
+        cloud = check(config, write_probe=write_probe)
+    told = [*verdict.problems, *cloud]
+    return replace(verdict, problems=sorted(told, key=lambda one: one.is_warning))
 
 
 def _rehearsed(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Rehearsal]:

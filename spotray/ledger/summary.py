@@ -164,7 +164,12 @@ def node_statuses(events: Sequence[Event]) -> tuple[NodeStatus, ...]:
     )
 
 
-_FINAL = {"preemption": "preempted", "failure": "failed", "shutdown": "shut down"}
+_FINAL = {
+    "preemption": "preempted",
+    "maintenance": "maintained",
+    "failure": "failed",
+    "shutdown": "shut down",
+}
 _FINAL_STATES = frozenset(_FINAL.values())
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import ray
 
+from spotray.cloud.provider import MAINTENANCE, PREEMPTION
 from spotray.cluster.drain import drain_node
 from spotray.errors import JournalError, SpotrayError
 from spotray.events import (
@@ -364,7 +365,9 @@ def death_of(node: Mapping[str, Any]) -> tuple[str, bool]:
     """Cause of a node's end as Ray has it, and whether it was announced."""
     reason = node.get("DeathReason")
     if reason == _PREEMPTED:
-        return "preemption", True
+        # Ray has one word for all that a cloud takes; the agent's is in the message.
+        said = str(node.get("DeathReasonMessage") or "")
+        return (MAINTENANCE if f"{MAINTENANCE} notice" in said else PREEMPTION), True
     if reason in _EXPECTED:
         return "shutdown", True
     is_spot = (node.get("Labels") or {}).get(_MARKET_LABEL) == "spot"

@@ -245,3 +245,22 @@ def test_run_ends_as_soon_as_it_is_told() -> None:
     thread.join(5)
     assert not thread.is_alive()
     assert len(rig.of(NodeDown)) == 1
+
+
+def test_maintenance_is_drained_and_is_no_preemption_in_the_journal() -> None:
+    notice = Notice(deadline_s=NOW_S + 600, cause="maintenance", source="fake")
+    rig = Rig(NodeOutlook(notice=notice))
+    rig.steps(2)
+    rig.agent.shut_down()
+    assert rig.drains == [600]
+    assert [event.cause for event in rig.of(NoticeReceived)] == ["maintenance"]  # type: ignore[attr-defined]
+    assert [event.cause for event in rig.of(NodeDown)] == ["maintenance"]  # type: ignore[attr-defined]
+
+
+def test_a_preemption_before_announced_maintenance_drains_again_and_counts() -> None:
+    notice = Notice(deadline_s=NOW_S + 3600, cause="maintenance", source="fake")
+    rig = Rig(NodeOutlook(notice=notice), noticed(30))
+    rig.steps(2)
+    rig.agent.shut_down()
+    assert rig.drains == [3600, 30]
+    assert [event.cause for event in rig.of(NodeDown)] == ["preemption"]  # type: ignore[attr-defined]

@@ -131,6 +131,16 @@ class EmulatedGCE:
 
         return _Call(answer)
 
+    def setLabels(self, *, project: str, zone: str, instance: str, body: dict[str, Any]) -> _Call:
+        def answer() -> dict[str, Any]:
+            machine = self._machine(zone, instance)
+            if body["labelFingerprint"] != machine["labelFingerprint"]:
+                raise http_error(412, "conditionNotMet", "Labels fingerprint is outdated")
+            machine["labels"] = dict(body["labels"])
+            return self._operation(machine, "setLabels")
+
+        return _Call(answer)
+
     def _insert(self, zone: str, body: dict[str, Any]) -> dict[str, Any]:
         kind = body["machineType"].rpartition("/")[2]
         spot = body["scheduling"].get("provisioningModel") == "SPOT"
@@ -146,6 +156,7 @@ class EmulatedGCE:
             "status": "RUNNING",
             "creationTimestamp": datetime.fromtimestamp(self.clock.now_s(), UTC).isoformat(),
             "labelFingerprint": "f",
+            "networkInterfaces": self._addresses(body),
         }
         operation = self._operation(machine, "insert")
         error = self.refuses.get(where)
@@ -157,6 +168,16 @@ class EmulatedGCE:
         else:
             self.machines[body["name"]] = machine
         return operation
+
+    def _addresses(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """The interfaces that were asked for, with an address inside and one outside."""
+        number = len(self.bodies) + 1
+        interfaces = body.get("networkInterfaces") or [{"accessConfigs": [{}]}]
+        for one in interfaces:
+            one["networkIP"] = f"10.0.0.{number}"
+            for access in one.get("accessConfigs", []):
+                access["natIP"] = f"203.0.113.{number}"
+        return interfaces
 
     def _operation(self, machine: dict[str, Any], what: str) -> dict[str, Any]:
         operation = {

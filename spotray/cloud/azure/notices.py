@@ -11,13 +11,14 @@ from urllib.parse import urlencode
 
 from spotray.clock import Clock, SystemClock
 from spotray.cloud.metadata_http import MetadataHttp, json_object, sane_s, shown
-from spotray.cloud.provider import NodeOutlook, Notice
+from spotray.cloud.provider import MAINTENANCE, PREEMPTION, NodeOutlook, Notice
 from spotray.errors import ConfigError, MetadataError
 
 ENDPOINT = "http://169.254.169.254"
 SOURCE = "azure/scheduled-events"
 
 _EVENTS_VERSION, _INSTANCE_VERSION = "2020-07-01", "2021-02-01"
+_CAUSES = {"Preempt": PREEMPTION, "Reboot": MAINTENANCE, "Redeploy": MAINTENANCE}
 _FIRST_S = 130.0  # the first question about events switches them on, in up to two minutes
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.()-]*")
 
@@ -36,8 +37,10 @@ class NodeIdentity:
 class AzureNotices:
     """Asks Azure's metadata service about the node that this process runs on.
 
-    A notice is a scheduled event of type ``Preempt`` that names this machine; Azure may take it
-    back. All other events (maintenance, somebody's own call) are none.
+    A notice is a scheduled event that names this machine and ends what runs on it:
+    ``Preempt``, or maintenance (``Reboot``, ``Redeploy``), after which the machine comes back.
+    Azure may take it back. All other events are none: a ``Freeze`` lasts seconds, and a
+    ``Terminate`` is somebody's own call.
 
     Every way in which the service can fail is one error, `MetadataError`, which names
     the URL and what came. For one thread at a time.
@@ -75,7 +78,7 @@ class AzureNotices:
         self._machine = ""
 
     def outlook(self) -> NodeOutlook:
-        """The earliest ``Preempt`` that names this machine.
+        """The earliest loss of this machine that is scheduled.
 
         Raises:
             MetadataError: no usable answer.
@@ -87,8 +90,13 @@ class AzureNotices:
         notices = parse_events(
             body, machine=name, url=self._http.base + path, now_s=self._clock.now_s()
         )
-        # One that has started has no time any more: nothing is earlier.
-        first = min(notices, key=lambda notice: notice.deadline_s or 0.0, default=None)
+        # One that has started has no time any more: nothing is earlier. Of two at a time the
+        # preemption counts: after it nothing comes back.
+        first = min(
+            notices,
+            key=lambda notice: (notice.deadline_s or 0.0, notice.cause != PREEMPTION),
+            default=None,
+        )
         return NodeOutlook(notice=first)
 
     def is_spot(self) -> bool:
@@ -134,7 +142,7 @@ class AzureNotices:
 
 
 def parse_events(body: bytes, *, machine: str, url: str, now_s: float) -> list[Notice]:
-    """The preemptions of a machine in the body of ``scheduledevents``.
+    """The announced losses of a machine in the body of ``scheduledevents``.
 
     Args:
         body: as it came.
@@ -149,9 +157,13 @@ def parse_events(body: bytes, *, machine: str, url: str, now_s: float) -> list[N
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
         raise MetadataError(f"{url}: no list of events in {shown(body)}")
     return [
-        Notice(deadline_s=_deadline_s(event, url, now_s), source=SOURCE)
+        Notice(
+            deadline_s=_deadline_s(event, url, now_s),
+            cause=_CAUSES[event["EventType"]],
+            source=SOURCE,
+        )
         for event in events
-        if event.get("EventType") == "Preempt" and _names(event, machine, url)
+        if str(event.get("EventType")) in _CAUSES and _names(event, machine, url)
     ]
 
 

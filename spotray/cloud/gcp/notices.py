@@ -9,16 +9,22 @@ from urllib.parse import urlencode
 
 from spotray.clock import Clock, SystemClock
 from spotray.cloud.metadata_http import MetadataHttp, shown
-from spotray.cloud.provider import NodeOutlook, Notice
+from spotray.cloud.provider import MAINTENANCE, NodeOutlook, Notice
 from spotray.errors import ConfigError, MetadataError
 
 ENDPOINT = "http://metadata.google.internal"
 SOURCE = "gcp/preempted"
 NOTICE_S = 30.0  # from the first word to the machine's end, as Google says; best effort
+MAINTENANCE_SOURCE = "gcp/maintenance-event"
+MAINTENANCE_S = 3600.0  # the same before the maintenance of a host with GPUs
 
 _FLAVOR = "Metadata-Flavor"
 _GRACE_S = 5.0  # beyond what the server was asked to wait for
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]*")
+
+
+class _NotFound(MetadataError):
+    """The server has no such path."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +42,12 @@ class GcpNotices:
 
     The server answers a question about ``preempted`` when the value changes: so a notice is
     heard at once, though there is no more than one question in ``wait_s``. It says
-    no time; the 30 seconds are counted from when it was heard. A notice is never taken back.
+    no time; the 30 seconds are counted from when it was heard. A preemption is never taken
+    back.
+
+    A notice is also ``TERMINATE_ON_HOST_MAINTENANCE``: a machine with a GPU cannot move to
+    another host, is stopped an hour later and started again, unless it is spot. One that
+    moves while it runs (``MIGRATE_ON_HOST_MAINTENANCE``) loses nothing.
 
     Every way in which the server can fail is one error, `MetadataError`, which names the
     URL and what came. For one thread at a time.
@@ -71,6 +82,7 @@ class GcpNotices:
         self._http = MetadataHttp(endpoint, "computeMetadata/v1/", timeout_s=timeout_s)
         self._etag = ""  # of the last answer about `preempted`
         self._heard_at_s: float | None = None
+        self._maintenance_at_s: float | None = None  # when that was first heard of
 
     def outlook(self) -> NodeOutlook:
         """The notice if there is one; without, an answer may take ``wait_s`` seconds.
@@ -87,12 +99,31 @@ class GcpNotices:
         body, etag = self._get(asked, wait_s=wait_s)
         if not _truth(body, self._http.base + asked):
             self._etag, self._heard_at_s = etag, None
-            return NodeOutlook()
+            return NodeOutlook(notice=self._maintenance())
         if self._heard_at_s is None:
             self._heard_at_s = self._clock.now_s()
         self._etag = etag
         deadline_s = self._heard_at_s + NOTICE_S
         return NodeOutlook(notice=Notice(deadline_s=deadline_s, source=SOURCE))
+
+    def _maintenance(self) -> Notice | None:
+        path = "instance/maintenance-event"
+        try:
+            word = self._get(path)[0].strip()
+        except _NotFound:  # older servers, and those that stand in for one
+            word = b"NONE"
+        if word not in (b"NONE", b"MIGRATE_ON_HOST_MAINTENANCE", b"TERMINATE_ON_HOST_MAINTENANCE"):
+            raise MetadataError(f"{self._http.base}{path}: {shown(word)} is no such event")
+        if not word.startswith(b"TERMINATE"):
+            self._maintenance_at_s = None
+            return None
+        if self._maintenance_at_s is None:
+            self._maintenance_at_s = self._clock.now_s()
+        return Notice(
+            deadline_s=self._maintenance_at_s + MAINTENANCE_S,
+            cause=MAINTENANCE,
+            source=MAINTENANCE_SOURCE,
+        )
 
     def is_spot(self) -> bool:
         """Whether this node is Spot, or preemptible of the older kind.
@@ -130,7 +161,8 @@ class GcpNotices:
             "GET", path, {_FLAVOR: "Google"}, timeout_s=timeout_s
         )
         if status != 200:
-            raise MetadataError(f"{self._http.base}{path}: HTTP {status}: {shown(body)}")
+            error = _NotFound if status == 404 else MetadataError
+            raise error(f"{self._http.base}{path}: HTTP {status}: {shown(body)}")
         if headers.get(_FLAVOR) != "Google":
             raise MetadataError(f"{self._http.base}{path}: the answer is not of Google's server")
         return body, headers.get("ETag", "")

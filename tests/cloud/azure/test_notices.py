@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotray.cloud.azure.notices import AzureNotices, NodeIdentity, parse_events
+from spotray.cloud.provider import Notice
 from spotray.errors import ConfigError, MetadataError
 from tests.cloud.servers import AzureServer, azure_event
 
@@ -30,10 +31,13 @@ def notices_of(server: AzureServer) -> AzureNotices:
     return AzureNotices(server.url, timeout_s=0.5, first_timeout_s=0.5)
 
 
-def read(*events: Any) -> list[float | None]:
+def heard(*events: Any) -> list[Notice]:
     body = json.dumps({"DocumentIncarnation": 1, "Events": events}).encode()
-    told = parse_events(body, machine="worker_1", url=URL, now_s=AT_S - 30)
-    return [notice.deadline_s for notice in told]
+    return parse_events(body, machine="worker_1", url=URL, now_s=AT_S - 30)
+
+
+def read(*events: Any) -> list[float | None]:
+    return [notice.deadline_s for notice in heard(*events)]
 
 
 def test_identity_is_read_and_a_location_without_zones_has_none(server: AzureServer) -> None:
@@ -62,6 +66,25 @@ def test_only_a_preemption_of_this_machine_is_a_notice() -> None:
         == []
     )
     assert read(azure_event(AT_S, Resources=["WORKER_1"])) == [AT_S]
+
+
+@pytest.mark.parametrize("kind", ["Reboot", "Redeploy"])
+def test_maintenance_is_a_notice_but_no_preemption(kind: str) -> None:
+    (notice,) = heard(azure_event(AT_S, EventType=kind))
+    assert (notice.deadline_s, notice.cause) == (AT_S, "maintenance")
+    (notice,) = heard(azure_event(AT_S))
+    assert notice.cause == "preemption"
+
+
+def test_of_maintenance_and_a_preemption_the_earlier_counts(server: AzureServer) -> None:
+    server.schedule(azure_event(AT_S + 600, EventType="Redeploy"), azure_event(AT_S))
+    notice = notices_of(server).outlook().notice
+    assert notice is not None
+    assert notice.cause == "preemption"
+    server.schedule(azure_event(AT_S + 600), azure_event(AT_S, EventType="Redeploy"))
+    notice = notices_of(server).outlook().notice
+    assert notice is not None
+    assert (notice.deadline_s, notice.cause) == (AT_S, "maintenance")
 
 
 def test_one_that_has_started_names_no_time_and_comes_first(server: AzureServer) -> None:

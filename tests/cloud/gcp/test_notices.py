@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from spotray.clock import FakeClock, SystemClock, wait_until
-from spotray.cloud.gcp.notices import NOTICE_S, GcpNotices, NodeIdentity
+from spotray.cloud.gcp.notices import MAINTENANCE_S, NOTICE_S, GcpNotices, NodeIdentity
 from spotray.cloud.provider import NodeOutlook
 from spotray.errors import ConfigError, MetadataError
 from tests.cloud.servers import GcpServer
@@ -103,3 +103,41 @@ def test_a_path_that_is_not_there_is_a_metadata_error(server: GcpServer) -> None
 def test_settings_out_of_range_are_told(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         GcpNotices(**wrong)  # type: ignore[arg-type]
+
+
+def test_maintenance_that_stops_the_machine_is_a_notice_but_no_preemption(
+    server: GcpServer,
+) -> None:
+    clock = FakeClock()
+    notices = notices_of(server, clock=clock)
+    server.say("instance/maintenance-event", b"TERMINATE_ON_HOST_MAINTENANCE")
+    first = notices.outlook().notice
+    assert first is not None
+    assert (first.cause, first.source) == ("maintenance", "gcp/maintenance-event")
+    assert first.deadline_s == clock.now_s() + MAINTENANCE_S
+    clock.advance(60)
+    assert notices.outlook().notice == first  # counted from when it was first heard of
+    server.preempt()
+    taken = notices.outlook().notice
+    assert taken is not None
+    assert taken.cause == "preemption"
+
+
+@pytest.mark.parametrize("word", [b"NONE", b"MIGRATE_ON_HOST_MAINTENANCE"])
+def test_maintenance_that_stops_nothing_is_no_notice(server: GcpServer, word: bytes) -> None:
+    server.say("instance/maintenance-event", word)
+    assert notices_of(server).outlook().notice is None
+
+
+def test_maintenance_that_is_over_takes_its_notice_back(server: GcpServer) -> None:
+    notices = notices_of(server)
+    server.say("instance/maintenance-event", b"TERMINATE_ON_HOST_MAINTENANCE")
+    assert notices.outlook().notice is not None
+    server.say("instance/maintenance-event", b"NONE")
+    assert notices.outlook().notice is None
+
+
+def test_an_unknown_word_about_maintenance_is_an_error(server: GcpServer) -> None:
+    server.say("instance/maintenance-event", b"<html>")
+    with pytest.raises(MetadataError, match="no such event"):
+        notices_of(server).outlook()
