@@ -7,6 +7,7 @@ lose its network, or end.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -253,6 +254,8 @@ class JobServer:
 def _client(url: str, token: str) -> Any:
     from ray.job_submission import JobSubmissionClient
 
+    # It tells of each end of a stream; here that is part of every reconnection.
+    logging.getLogger(JobSubmissionClient.__module__).setLevel(logging.WARNING)
     headers = {"Authorization": f"Bearer {token}"} if token else None
     held = {name: os.environ.pop(name) for name in _ADDRESSES if name in os.environ}
     try:
@@ -269,6 +272,7 @@ def _state(job: Any) -> JobState:
     return JobState(
         state=str(getattr(job.status, "value", job.status)).lower(),
         exit_code=job.driver_exit_code,
-        message=" ".join((job.message or "").split()),
+        # Behind this Ray repeats the end of the log.
+        message=" ".join((job.message or "").partition(", last available logs")[0].split()),
         entrypoint=job.entrypoint or "",
     )

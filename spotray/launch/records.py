@@ -128,8 +128,10 @@ def spec_diff(before: str, now: str) -> list[str]:
     old, new = (yaml.safe_load(text) for text in (before, now))
     if old == new:
         return []
-    shown = [yaml.safe_dump(one, sort_keys=True).splitlines() for one in (old, new)]
-    lines = difflib.unified_diff(*shown, fromfile="running", tofile="yours", lineterm="", n=1)
+    before, now = (yaml.safe_dump(one, sort_keys=True) for one in (old, new))
+    lines = difflib.unified_diff(
+        before.splitlines(), now.splitlines(), fromfile="running", tofile="yours", lineterm="", n=1
+    )
     return list(lines)
 
 
