@@ -129,7 +129,7 @@ def launch(args: argparse.Namespace, planned: Plan, remote: Remote, *, records: 
     from spotray.cli.tables import print_json
     from spotray.clock import SystemClock
     from spotray.launch.jobs import JobServer
-    from spotray.launch.launch import bring_up, check_online, packed, submit, take_down
+    from spotray.launch.launch import bring_up, check_online, packed, submit
 
     clock = SystemClock()
     show_plan(planned, show=tell if args.json else print)
@@ -155,8 +155,8 @@ def launch(args: argparse.Namespace, planned: Plan, remote: Remote, *, records: 
                 code = 0
             else:
                 one, code = watch(one, server, records=records, json=args.json)
-    if code != DETACHED_CODE and one.down and one.is_over:
-        one = take_down(one, remote, records=records, clock=clock, tell=tell)
+            if code != DETACHED_CODE and one.down and one.is_over:
+                one = end_cluster(one, remote, server, records=records)
     if args.json:
         print_json(one)
     return code
@@ -167,6 +167,7 @@ def watch(
 ) -> tuple[Launch, int]:
     """Show the log to the end of the job, or until the user has seen enough."""
     from spotray.clock import SystemClock
+    from spotray.errors import LaunchError
     from spotray.launch.launch import exit_code, follow, seen
 
     out = sys.stderr if json else sys.stdout
@@ -200,8 +201,29 @@ def watch(
                     return one, DETACHED_CODE
                 case _:
                     tell(f"watching {one.name}")
+        except LaunchError as exc:  # written down as lost; its cluster may still be paid for
+            tell(str(exc))
+            one = records.need(one.name)
+            break
     tell(ending(one))
     return one, exit_code(one)
+
+
+def end_cluster(one: Launch, remote: Remote, server: JobServer, *, records: Records) -> Launch:
+    """Take the cluster of a launch with ``--down`` down, unless others work there."""
+    from spotray.clock import SystemClock
+    from spotray.errors import ClusterUnreachable, LaunchError
+    from spotray.launch.launch import take_down
+
+    try:
+        others = server.running()
+    except (ClusterUnreachable, LaunchError):
+        others = []  # nobody can work on a head that does not answer
+    if others:
+        tell(f"cluster {one.cluster_name} stays up: {len(others)} other jobs run there")
+        return one
+    server.close()
+    return take_down(one, remote, records=records, clock=SystemClock(), tell=tell)
 
 
 def ask_what_now(name: str) -> str:

@@ -23,8 +23,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Show it; take the cluster down behind it, if the launch said so."""
     from spotray.cli.jobs import server_of
-    from spotray.cli.launch import DETACHED_CODE, tell, watch
-    from spotray.launch.launch import take_down
+    from spotray.cli.launch import DETACHED_CODE, end_cluster, watch
     from spotray.launch.records import Records
 
     records = Records()
@@ -34,6 +33,6 @@ def run(args: argparse.Namespace) -> int:
             sys.stdout.write(way.server.log(one.submission_id))
             return 0
         one, code = watch(one, way.server, records=records)
-    if code != DETACHED_CODE and one.down and one.down_at_s is None:
-        take_down(one, way.remote, records=records, clock=way.clock, tell=tell)
+        if code != DETACHED_CODE and one.down and one.down_at_s is None:
+            end_cluster(one, way.remote, way.server, records=records)
     return code

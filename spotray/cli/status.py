@@ -48,7 +48,13 @@ def run(args: argparse.Namespace) -> int:
 
     if (one := _launch(args.run_dir)) is not None:
         from spotray.cli.jobs import run_status as run_launch_status
+        from spotray.errors import ConfigError
 
+        if args.follow or args.recoveries:
+            raise ConfigError(
+                f"{one.name} is a launch: `spotray logs {one.name}` follows it; --follow and "
+                "--recoveries are for the folder of a run"
+            )
         return run_launch_status(one, json=args.json)
     if is_sweep(args.run_dir):
         from spotray.cli.sweep import run_status

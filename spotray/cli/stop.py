@@ -22,7 +22,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Stop it."""
     from spotray.cli.jobs import server_of
-    from spotray.cli.launch import ending, tell
+    from spotray.cli.launch import end_cluster, ending, tell
     from spotray.errors import ClusterUnreachable, LaunchError
     from spotray.launch.launch import lost, seen, take_down
     from spotray.launch.records import Records
@@ -44,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
                 tell("the head does not answer: its job ends with the cluster")
             records.save(one)
             print(ending(one))
-        if (args.down or one.down) and one.down_at_s is None:
+        if args.down:
             take_down(one, way.remote, records=records, clock=way.clock, tell=tell)
+        elif one.down and one.down_at_s is None:
+            end_cluster(one, way.remote, way.server, records=records)
     return 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from spotray.clock import Clock, SystemClock
+
+log = logging.getLogger(__name__)
 
 STOPPED_CODE = 75  # "try again later": what was saved is there, and the job may go on from it
 CONFIG = "~/ray_bootstrap_config.yaml"  # where `ray up` leaves the cluster's YAML on the head
@@ -58,6 +61,25 @@ def spent_usd(nodes: Iterable[NodeTime], rates: Rates, *, from_s: float, now_s: 
         end_s = now_s if node.end_s is None else min(node.end_s, now_s)
         total += max(0.0, end_s - max(node.start_s, from_s)) / 3600 * rates.of(node)
     return total
+
+
+class Bill:
+    """What the cluster costs since now; a head that does not answer stops no job."""
+
+    def __init__(
+        self, rates: Rates, *, nodes: Callable[[], Sequence[NodeTime]], clock: Clock
+    ) -> None:
+        self._rates, self._ask, self._clock = rates, nodes, clock
+        self._from_s = clock.now_s()
+        self._nodes: Sequence[NodeTime] = ()
+
+    def spent_usd(self) -> float:
+        """USD up to now. Nodes of which nothing new can be heard go on costing."""
+        try:
+            self._nodes = self._ask()
+        except Exception as exc:  # Ray's API raises many kinds, and the job must not die of one
+            log.warning("what the nodes cost is not known now: %s", exc)
+        return spent_usd(self._nodes, self._rates, from_s=self._from_s, now_s=self._clock.now_s())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--take-down", action="store_true", help="do that now")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     args = parser.parse_args(argv)
+    logging.basicConfig(level=logging.WARNING, format="spotray: %(message)s")
     clock = SystemClock()
     if args.take_down:
         take_down(
@@ -181,12 +204,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         parser.error("no command")
-    rates, from_s = Rates(**json.loads(args.rates)), clock.now_s()
+    bill = Bill(Rates(**json.loads(args.rates)), nodes=nodes_of_ray, clock=clock)
     try:
         return supervise(
             command,
             Limits(deadline_s=args.deadline_s, max_cost_usd=args.max_cost_usd),
-            spent=lambda: spent_usd(nodes_of_ray(), rates, from_s=from_s, now_s=clock.now_s()),
+            spent=bill.spent_usd,
             clock=clock,
         )
     finally:

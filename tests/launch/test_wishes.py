@@ -60,8 +60,6 @@ def test_variables_come_from_files_then_from_options_then_from_the_shell() -> No
         ([], "A=1\nB='", "f.env, line 2"),
     ],
 )
-def test_a_wrong_variable_is_refused_with_its_place(
-    given: list[str], text: str, said: str
-) -> None:
+def test_a_wrong_variable_is_refused_with_its_place(given: list[str], text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         environment(given, files={"f.env": text}, shell={})
