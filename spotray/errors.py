@@ -24,6 +24,7 @@
     ├── WorldBroken             a peer is gone: the collective cannot finish
     ├── LabError                the laptop lab could not do what it was asked
     ├── ClusterUnreachable      Ray's head does not answer; ask again later
+    ├── LaunchError             a launch cannot go on: its cluster or its job is not there
     └── DrainRejected           Ray refused to drain the node
 
 A class exists because a caller acts differently on it. A preemption is not an
@@ -138,6 +139,10 @@ class LabError(SpotrayError):
 
 class ClusterUnreachable(SpotrayError):
     """Ray's head does not answer; ask again later."""
+
+
+class LaunchError(SpotrayError):
+    """A launch cannot go on: its cluster did not come up, or cluster or job are gone."""
 
 
 class DrainRejected(SpotrayError):

@@ -16,11 +16,23 @@ from collections.abc import Sequence
 from spotray import __version__
 from spotray.errors import SpotrayError
 
-COMMANDS = ("demo", "status", "cost", "cluster")  # names of the files, in the order of the help
+COMMANDS = (
+    "demo",
+    "launch",
+    "jobs",
+    "logs",
+    "stop",
+    "status",
+    "cost",
+    "cluster",
+)  # names of the files, in the order of the help
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code is 0 (done), 1 (a spotray error) or 2 (usage)."""
+    """Run one command; the exit code is 0 (done), 1 (a spotray error) or 2 (usage).
+
+    `launch` and `logs` end with the code of the job.
+    """
     parser = argparse.ArgumentParser(
         prog="spotray",
         description="Train and tune PyTorch models on machines that the cloud may take away.",

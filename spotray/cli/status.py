@@ -1,4 +1,4 @@
-"""``spotray status RUN_DIR``: where a run stands, or a sweep with all its trials."""
+"""``spotray status``: where a run stands, a sweep with all its trials, or a launched job."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spotray.clock import Clock
+    from spotray.launch.records import Launch
     from spotray.ledger.summary import RunSummary
 
 _FOLLOW_S = 2.0  # between two looks at the journal
@@ -19,11 +20,14 @@ def add_parser(subparsers: Any) -> None:
     """Register the command."""
     parser = subparsers.add_parser(
         "status",
-        help="where a run or a sweep stands: step, nodes, goodput, losses, cost",
-        description="Show where a run or a sweep stands, from its journals alone.",
+        help="where a run, a sweep or a launch stands: step, nodes, goodput, losses, cost",
+        description="Show where a run or a sweep stands, from its journals alone; or where a job "
+        "of `spotray launch` does, from its cluster.",
     )
     parser.add_argument(
-        "run_dir", metavar="RUN_DIR", help="storage_path/name of the run or sweep; path or URL"
+        "run_dir",
+        metavar="WHAT",
+        help="storage_path/name of a run or sweep, path or URL; or the name of a launch",
     )
     parser.add_argument(
         "--recoveries", action="store_true", help="each loss and resize, and where its seconds went"
@@ -42,6 +46,16 @@ def run(args: argparse.Namespace) -> int:
     from spotray.ledger.summary import summarize
     from spotray.ledger.sweepdir import is_sweep
 
+    if (one := _launch(args.run_dir)) is not None:
+        from spotray.cli.jobs import run_status as run_launch_status
+        from spotray.errors import ConfigError
+
+        if args.follow or args.recoveries:
+            raise ConfigError(
+                f"{one.name} is a launch: `spotray logs {one.name}` follows it; --follow and "
+                "--recoveries are for the folder of a run"
+            )
+        return run_launch_status(one, json=args.json)
     if is_sweep(args.run_dir):
         from spotray.cli.sweep import run_status
 
@@ -55,6 +69,15 @@ def run(args: argparse.Namespace) -> int:
     else:
         show(summary, now_s=time.time(), recoveries=args.recoveries)
     return 0
+
+
+def _launch(what: str) -> Launch | None:
+    """The launch of that name; a folder that is there has the older right to it."""
+    from pathlib import Path
+
+    from spotray.launch.records import Records
+
+    return None if "/" in what or Path(what).exists() else Records().get(what)
 
 
 def follow(look: Callable[[], tuple[str, bool]], *, clock: Clock) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeGuard
@@ -39,7 +40,9 @@ class SpotConfig:
     max_restarts_without_progress: int = 5  # then a loss is taken for a bug of the job
     audit_samples: bool = False  # count every sample's use; costs one number a sample and step
     # A sweep starts no more trials when one more might cost more than this, USD; None: no limit.
-    max_cost_usd: float | None = None
+    # The default of both is what `spotray launch --max-cost --deadline` said, if that started it.
+    max_cost_usd: float | None = field(default_factory=lambda: _wish("SPOTRAY_MAX_COST_USD"))
+    deadline_s: float | None = field(default_factory=lambda: _wish("SPOTRAY_DEADLINE_S"))  # Unix
     cluster_journal: str | None = None  # URL of the nodes' facts; None: $SPOTRAY_JOURNAL or the run
     labels: Mapping[str, str] = field(default_factory=dict)  # the user's own, for cost by label
 
@@ -70,6 +73,13 @@ class SpotConfig:
                 self.max_cost_usd,
                 unit="dollars",
                 instead="leave it out for no limit",
+            )
+        if self.deadline_s is not None:
+            _positive(
+                "deadline_s",
+                self.deadline_s,
+                unit="seconds since 1970",
+                instead="give time.time() + 6 * 3600, say, or leave it out for none",
             )
         if not (_is_number(self.save_cost_frac) and 0 < self.save_cost_frac < 1):
             raise ConfigError(
@@ -105,6 +115,15 @@ class SpotConfig:
         return Retention(
             last=self.keep_checkpoints, best=self.keep_best, every_steps=self.keep_every_steps
         )
+
+
+def _wish(variable: str) -> float | None:
+    """What a launch wishes, from the environment that it gives its job."""
+    text = os.environ.get(variable, "")
+    try:
+        return float(text) if text else None
+    except ValueError as exc:
+        raise ConfigError(f"{variable} is {text!r}: give a number, or unset it") from exc
 
 
 def _positive(name: str, value: object, *, unit: str, instead: str) -> None:

@@ -63,3 +63,18 @@ def test_any_positive_interval_is_taken(value: float) -> None:
 def test_what_stays_is_the_users_choice() -> None:
     spot = SpotConfig(keep_checkpoints=5, keep_best=("accuracy", "max"), keep_every_steps=1000)
     assert spot.retention == Retention(last=5, best=("accuracy", "max"), every_steps=1000)
+
+
+def test_what_a_launch_wishes_is_the_default_and_an_argument_wins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert SpotConfig().max_cost_usd is SpotConfig().deadline_s is None
+    monkeypatch.setenv("SPOTRAY_MAX_COST_USD", "20")
+    monkeypatch.setenv("SPOTRAY_DEADLINE_S", "1767268800")
+    assert SpotConfig().max_cost_usd == 20
+    assert SpotConfig().deadline_s == 1767268800
+    assert SpotConfig(max_cost_usd=3, deadline_s=5.0).max_cost_usd == 3
+    assert SpotConfig(max_cost_usd=None).max_cost_usd is None
+    monkeypatch.setenv("SPOTRAY_DEADLINE_S", "soon")
+    with pytest.raises(ConfigError, match="SPOTRAY_DEADLINE_S is 'soon'"):
+        SpotConfig()

@@ -1,0 +1,402 @@
+"""``spotray launch CLUSTER.yaml SCRIPT``: a cluster, a job on it, its log and its exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spotray.launch.estimate import TypeCost
+    from spotray.launch.jobs import JobServer
+    from spotray.launch.launch import Plan
+    from spotray.launch.records import Launch, Records
+    from spotray.launch.remote import Remote
+    from spotray.market.prices import PriceRange, PriceTable
+
+DETACHED_CODE = 130
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "launch",
+        help="run a script on a cluster: up, job, log, and down again if you say so",
+        description="Bring a cluster up (or use the one that runs), upload the working folder, "
+        "run a script on the head and show its log. The job goes on if this machine sleeps or "
+        "the connection breaks. What it may cost is shown, and asked about, first.",
+        epilog="Exit codes: the job's own; 1 if it has none or a launch is refused, 2 usage, 75 "
+        "deadline or budget reached, 130 left running after Ctrl-C, 143 stopped.",
+    )
+    parser.add_argument("cluster", metavar="CLUSTER.yaml", help="as `ray up` takes it")
+    parser.add_argument("script", metavar="SCRIPT", help="in the working folder: .py or .sh")
+    parser.add_argument(
+        "arguments",
+        metavar="ARGS",
+        nargs=argparse.REMAINDER,
+        help="of the script; options of `launch` may stand before them, or before --",
+    )
+    _add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    def flag(*names: str, help: str) -> None:
+        parser.add_argument(*names, action="store_true", help=help)
+
+    add = parser.add_argument
+    flag("--dry-run", "--dryrun", help="show costs and plan, and stop there")
+    flag("-y", "--yes", help="do not ask")
+    flag("--down", help="take the cluster down when the job ends, however")
+    flag("-d", "--detach", help="do not wait for the job")
+    flag("--no-check", help="launch also where the YAML has problems")
+    flag("--json", help="print the result object; the log goes to stderr")
+    add("--name", help="of the launch; one that ended is begun again, with its W&B run")
+    add("--workdir", metavar="DIR", default=".", help="what is uploaded (default: this folder)")
+    add("--env", metavar="K=V", action="append", default=[], help="for the job; K alone: as here")
+    add("--env-file", metavar="FILE", action="append", default=[], help="lines K=V")
+    add("--deadline", metavar="WHEN", help="6h, or 2026-01-31T18:00+01:00: then the job is stopped")
+    add("--max-cost", metavar="USD", help="the job is stopped when so much is spent")
+    add("--hours", metavar="H", type=float, help="how long it may take, for the estimate")
+    add("--prices", metavar="FILE", help="CSV of prices that win over those of the package")
+
+
+_FLAGS = (
+    "--dry-run",
+    "--dryrun",
+    "-y",
+    "--yes",
+    "--down",
+    "-d",
+    "--detach",
+    "--no-check",
+    "--json",
+)
+_VALUED = ("--name", "--workdir", "--env", "--env-file", "--deadline", "--max-cost", "--hours")
+_VALUED += ("--prices",)
+
+
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What stands behind the script: options of `launch`, and the script's own arguments.
+
+    Raises:
+        ConfigError: an option of ours stands among the script's, and nothing says whose it is.
+    """
+    from spotray.errors import ConfigError
+
+    if "--" in words:
+        at = words.index("--")
+        return list(words[:at]), list(words[at + 1 :])
+    at = 0
+    while at < len(words) and (name := words[at].partition("=")[0]) in (*_FLAGS, *_VALUED):
+        at += 2 if name in _VALUED and "=" not in words[at] else 1
+    for word in words[at:]:
+        if (name := word.partition("=")[0]).startswith("--") and name in (*_FLAGS, *_VALUED):
+            raise ConfigError(
+                f"{name} stands among the arguments of the script: put it before them if it is "
+                "for spotray, or put -- before them if it is the script's"
+            )
+    return list(words[:at]), list(words[at:])
+
+
+def run(args: argparse.Namespace) -> int:
+    """Launch; the job's exit code."""
+    from spotray.clock import SystemClock
+    from spotray.launch.launch import plan, remote_of
+    from spotray.launch.records import Records
+
+    ours, args.arguments = split(args.arguments)
+    options = argparse.ArgumentParser(prog="spotray launch", allow_abbrev=False)
+    _add_options(options)
+    options.parse_args(ours, namespace=args)
+    records, clock = Records(), SystemClock()
+    planned = plan(
+        Path(args.cluster),
+        _wishes(args, now_s=clock.now_s()),
+        prices=_prices(args.prices),
+        records=records,
+        clock=clock,
+    )
+    return launch(args, planned, remote_of(planned.cluster_file, planned.config), records=records)
+
+
+def launch(args: argparse.Namespace, planned: Plan, remote: Remote, *, records: Records) -> int:
+    """What `run` does with a plan and a way to its cluster."""
+    from spotray.cli.tables import print_json
+    from spotray.clock import SystemClock
+    from spotray.launch.jobs import JobServer
+    from spotray.launch.launch import bring_up, check_online, packed, submit
+
+    clock = SystemClock()
+    show_plan(planned, show=tell if args.json else print)
+    for problem in check_online(planned) if not args.dry_run else ():
+        tell(f"warning: {problem}")
+    with tempfile.TemporaryDirectory() as place:
+        archive = packed(planned, Path(place), tell=tell)
+        if args.dry_run:
+            if args.json:
+                print_json({"estimate": planned.estimate, "launch": planned.launch})
+            return 0
+        confirm(planned.cluster_name, yes=args.yes)
+        with JobServer(remote, clock=clock) as server:
+            try:
+                bring_up(planned, remote, records=records, tell=tell)
+                one = submit(planned, server, archive, records=records, clock=clock)
+            except BaseException as exc:
+                # Nothing runs there: what was just brought up would be paid for nothing.
+                _tell_of_half(planned, remote, exc, records=records)
+                raise
+            tell(f"job {one.name} runs on {one.cluster_name}; {way_back(one)}")
+            if args.detach:
+                code = 0
+            else:
+                one, code = watch(one, server, records=records, json=args.json)
+            if code != DETACHED_CODE and one.down and one.is_over:
+                one = end_cluster(one, remote, server, records=records)
+    if args.json:
+        print_json(one)
+    return code
+
+
+def watch(
+    one: Launch, server: JobServer, *, records: Records, json: bool = False
+) -> tuple[Launch, int]:
+    """Show the log to the end of the job, or until the user has seen enough."""
+    from spotray.clock import SystemClock
+    from spotray.errors import LaunchError
+    from spotray.launch.launch import exit_code, follow, seen
+
+    out = sys.stderr if json else sys.stdout
+    shown = 0
+
+    def show(text: str) -> None:
+        nonlocal shown
+        out.write(text)
+        out.flush()
+        shown += len(text)
+
+    clock = SystemClock()
+    while True:
+        try:
+            one = follow(
+                one, server, records=records, clock=clock, show=show, tell=tell, skip=shown
+            )
+            break
+        except KeyboardInterrupt:
+            match ask_what_now(one.name):
+                case "stop":
+                    tell(f"stopping {one.name}")
+                    state = server.stop(one.submission_id)
+                    one = seen(one, state, now_s=clock.now_s())
+                    records.save(one)
+                    break
+                case "leave":
+                    tell(f"{one.name} goes on; {way_back(one)}")
+                    if one.down:
+                        tell("the cluster goes down by itself some minutes after the job's end")
+                    return one, DETACHED_CODE
+                case _:
+                    tell(f"watching {one.name}")
+        except LaunchError as exc:  # written down as lost; its cluster may still be paid for
+            tell(str(exc))
+            one = records.need(one.name)
+            break
+    tell(ending(one))
+    return one, exit_code(one)
+
+
+def end_cluster(one: Launch, remote: Remote, server: JobServer, *, records: Records) -> Launch:
+    """Take the cluster of a launch with ``--down`` down, unless others work there."""
+    from spotray.clock import SystemClock
+    from spotray.errors import ClusterUnreachable, LaunchError
+    from spotray.launch.launch import take_down
+
+    try:
+        others = server.running()
+    except (ClusterUnreachable, LaunchError):
+        others = []  # nobody can work on a head that does not answer
+    if others:
+        tell(f"cluster {one.cluster_name} stays up: {len(others)} other jobs run there")
+        return one
+    server.close()
+    return take_down(one, remote, records=records, clock=SystemClock(), tell=tell)
+
+
+def ask_what_now(name: str) -> str:
+    """After a Ctrl-C: ``stop``, ``leave`` or ``go on``; a second one leaves."""
+    if not sys.stdin.isatty():
+        return "leave"
+    try:
+        tell(f"{name} runs on the cluster, not here.")
+        answer = input("[l]eave it running, [s]top it, or [g]o on watching? ").strip().lower()
+    except (KeyboardInterrupt, EOFError):
+        return "leave"
+    return {"s": "stop", "g": "go on"}.get(answer[:1], "leave")
+
+
+def confirm(cluster_name: str, *, yes: bool) -> None:
+    """Ask before money is spent.
+
+    Raises:
+        ConfigError: the answer is no, or nobody is there to ask.
+    """
+    from spotray.errors import ConfigError
+
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError("nobody can be asked whether to spend money: give -y, or --dry-run")
+    tell("")
+    try:
+        answer = input(f"Launch on {cluster_name}? [y/N] ")
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
+        raise ConfigError("nothing was launched")
+
+
+def show_plan(planned: Plan, *, show: Callable[[str], None]) -> None:
+    """What will be done, and what it may cost."""
+    from datetime import datetime
+
+    from spotray.cli.tables import duration, plain_table, usd
+
+    costs, wishes = planned.estimate, planned.wishes
+    title = f"Cluster {costs.cluster_name}, USD per hour of a node"
+    columns = ["node type", "instance", ">nodes", "bought as", ">spot", ">on demand"]
+    for line in plain_table(title, columns, [_cost_row(one) for one in costs.types]):
+        show(line)
+    low, high = costs.low_usd_per_hour, costs.high_usd_per_hour
+    show(f"with all {costs.max_workers} workers  {_range(low, high, complete=not costs.unknown)}")
+    idle = costs.idle_usd_per_hour
+    show(f"with no job  {'unknown' if idle is None else f'{usd(idle)} per hour'}")
+    if costs.hours is not None:
+        total = _range(costs.low_usd, costs.high_usd, complete=not costs.unknown, per="")
+        show(f"for {costs.hours:g} hours  {total}")
+    if wishes.max_cost_usd is not None and high:
+        at_least = duration(wishes.max_cost_usd / high * 3600)
+        show(f"budget  {usd(wishes.max_cost_usd)}: {at_least} at the highest price")
+    if wishes.deadline_s is not None:
+        until = datetime.fromtimestamp(wishes.deadline_s).astimezone()
+        show(f"deadline  {until:%Y-%m-%d %H:%M %Z}")
+    if costs.unknown:
+        show(f"unknown  {', '.join(costs.unknown)}: give prices with --prices FILE")
+    if costs.sources:
+        show(
+            f"prices  {'; '.join(costs.sources)} (spotray/market/prices.csv); disks and traffic "
+            "are not in it"
+        )
+    show(f"job  {' '.join(planned.launch.command)}, as {planned.launch.name}")
+    show(f"at its end  the cluster {'goes down' if wishes.down else 'stays up, and is paid for'}")
+    for problem in planned.warnings:
+        show(f"warning  {problem}")
+
+
+def tell(line: str) -> None:
+    """A line about the launch; stdout is the job's."""
+    print(f"spotray: {line}" if line else "", file=sys.stderr, flush=True)
+
+
+def way_back(one: Launch) -> str:
+    """How to see a launch again."""
+    return f"`spotray logs {one.name}` shows it again, `spotray stop {one.name}` ends it"
+
+
+def ending(one: Launch) -> str:
+    """How a job ended, in one line."""
+    from spotray.cli.tables import duration
+
+    took = duration((one.ended_at_s or one.created_at_s) - one.created_at_s)
+    code = "" if one.exit_code in (None, 0) else f" with {one.exit_code}"
+    return f"job {one.name} {one.state}{code} after {took}"
+
+
+def _tell_of_half(planned: Plan, remote: Remote, exc: BaseException, *, records: Records) -> None:
+    """What is left when a launch broke off on its way."""
+    from spotray.errors import ConfigError, SpotrayError
+
+    if isinstance(exc, ConfigError):
+        return
+    if not planned.wishes.down:
+        tell(f"the cluster may be up: `ray down {planned.cluster_file}` takes it down")
+        return
+    tell(f"taking cluster {planned.cluster_name} down")
+    try:
+        remote.down()
+    except SpotrayError as down:
+        tell(str(down))
+
+
+def _cost_row(one: TypeCost) -> list[str]:
+    nodes = str(one.max_nodes) if one.is_head else f"{one.min_nodes} to {one.max_nodes}"
+    kinds = [
+        *(["spot"] if one.may_be_spot else []),
+        *(["on-demand"] if one.may_be_on_demand else []),
+    ]
+    return [
+        one.name,
+        ", ".join(one.instance_types) or "-",
+        nodes,
+        ", then ".join(kinds),
+        _price(one.spot, asked=one.may_be_spot),
+        _price(one.on_demand, asked=one.may_be_on_demand),
+    ]
+
+
+def _price(price: PriceRange | None, *, asked: bool) -> str:
+    if price is None:
+        return "unknown" if asked else "-"
+    low, high = price.low_usd_per_hour, price.high_usd_per_hour
+    return f"{low:.3f}" if low == high else f"{low:.3f}-{high:.3f}"
+
+
+def _range(low: float | None, high: float | None, *, complete: bool, per: str = " per hour") -> str:
+    from spotray.cli.tables import usd
+
+    if low is None:
+        return "unknown"
+    if not complete or high is None:
+        return f"at least {usd(low)}{per}, without what is unknown"
+    return f"{usd(low)}{per}" if low == high else f"{usd(low)} to {usd(high)}{per}"
+
+
+def _wishes(args: argparse.Namespace, *, now_s: float) -> Any:
+    from spotray.errors import ConfigError
+    from spotray.launch.launch import Wishes
+    from spotray.launch.wishes import deadline_s, dollars, environment
+
+    if args.hours is not None and not args.hours > 0:
+        raise ConfigError(f"--hours is {args.hours:g}: give a number above 0")
+    return Wishes(
+        command=(args.script, *args.arguments),
+        workdir=Path(args.workdir),
+        name=args.name or "",
+        env=environment(
+            args.env, files={file: _text(file) for file in args.env_file}, shell=os.environ
+        ),
+        down=args.down,
+        deadline_s=deadline_s(args.deadline, now_s=now_s) if args.deadline else None,
+        max_cost_usd=dollars(args.max_cost) if args.max_cost else None,
+        hours=args.hours,
+        check=not args.no_check,
+    )
+
+
+def _prices(file: str | None) -> PriceTable:
+    from spotray.market.prices import PriceTable
+
+    bundled = PriceTable.bundled()
+    return PriceTable.parse(_text(file), name=file).over(bundled) if file else bundled
+
+
+def _text(file: str) -> str:
+    from spotray.errors import ConfigError
+
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"cannot read {file}: {getattr(exc, 'strerror', None) or exc}") from exc

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+
+from spotray.errors import ConfigError
+from spotray.market import catalog
+from spotray.market.prices import PriceRange, PriceTable, sources
+
+HEAD = "cloud,region,instance_type,kind,usd_low,usd_high,date,source\n"
+
+
+def test_every_bundled_price_says_when_and_where_it_was_read() -> None:
+    rows = PriceTable.bundled().rows
+    assert rows
+    assert all(one.date and one.source for one in rows.values())
+
+
+def test_every_bundled_price_is_of_a_type_that_the_catalog_knows() -> None:
+    for cloud, region, instance_type, _ in PriceTable.bundled().rows:
+        assert catalog.find(cloud, instance_type), instance_type
+        assert region
+
+
+def test_bundled_spot_is_below_on_demand_of_the_same_place() -> None:
+    table = PriceTable.bundled()
+    for (cloud, region, name, spot), price in table.rows.items():
+        on_demand = table.find(cloud, region, name, spot=False)
+        if spot and on_demand is not None:
+            assert price.high_usd_per_hour < on_demand.low_usd_per_hour
+
+
+def test_a_price_that_is_not_there_is_unknown() -> None:
+    table = PriceTable.bundled()
+    assert table.find("aws", "us-west-2", "g5.xlarge", spot=True) is not None
+    assert table.find("aws", "mars-1", "g5.xlarge", spot=True) is None
+    assert table.find("gcp", "us-central1", "g2-standard-4", spot=True) is None
+
+
+def test_own_rows_win_over_the_bundled_ones_and_a_star_is_any_region() -> None:
+    own = PriceTable.parse(
+        HEAD + "aws,us-west-2,g5.xlarge,spot,0.1,0.2,today,me\ngcp,*,a,on-demand,1,1,,\n",
+        name="own.csv",
+    ).over(PriceTable.bundled())
+    found = own.find("aws", "us-west-2", "g5.xlarge", spot=True)
+    assert found == PriceRange(
+        low_usd_per_hour=0.1, high_usd_per_hour=0.2, date="today", source="me"
+    )
+    assert own.find("gcp", "anywhere", "a", spot=False) is not None
+    assert own.find("aws", "us-east-1", "g5.xlarge", spot=True) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no rows"),
+        ("cloud,region\n", "missing instance_type"),
+        (HEAD.replace("kind", "sort"), "unknown sort"),
+        (HEAD + "aws,r,t,spot,0.1\n", "line 2: 5 cells, and 8 columns"),
+        (HEAD + "# why\naws,r,t,preemptible,1,2,,\n", "line 3: kind is 'preemptible'"),
+        (HEAD + "aws,r,t,spot,cheap,2,,\n", "line 2.*cheap"),
+        (HEAD + "aws,r,t,spot,3,2,,\n", "line 2.*the lower first"),
+        (HEAD + "aws,r,t,spot,1,nan,,\n", "line 2"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_line(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        PriceTable.parse(text, name="own.csv")
+
+
+def test_each_source_is_named_once() -> None:
+    price = PriceRange(low_usd_per_hour=1, high_usd_per_hour=1, date="2026", source="me")
+    assert sources([price, price]) == ["me 2026"]
