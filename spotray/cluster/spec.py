@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from spotray.cluster.disks.config import MOUNT, check_data_disk
 from spotray.cluster.problems import Problem, unknown_key
 from spotray.errors import ConfigError
 from spotray.market import catalog
@@ -46,6 +47,9 @@ class WorkerSpec:
     min_workers: int = 0  # held also without a job
     max_workers: int = 4
     disk_gib: int = 150
+    data_disk_gb: int = 0  # a disk that outlives the node, for data and environment; 0: none
+    data_disk_type: str = ""  # empty: gp3; on GCP pd-balanced
+    mount: str = MOUNT  # where that is
     image: str = ""  # empty: one with NVIDIA's driver
     accelerator: str = ""  # GCP's n1: "nvidia-tesla-t4"; one of them
     preemptible: bool = False  # GCP: the older kind of spot, 24 hours at most
@@ -350,6 +354,8 @@ def _wrong_worker(worker: WorkerSpec, spec: ClusterSpec, path: str) -> Iterator[
         )
     yield from _wrong_sizes(f"{path}.disk_gib", worker.disk_gib)
     yield from _wrong_types(worker, spec, f"{path}.instance_types")
+    if worker.data_disk_gb:
+        yield from _wrong_data_disk(worker, spec, path)
     if spec.cloud != "aws" and (worker.efa or worker.placement_group):
         yield Problem(path=f"{path}.efa", what=f"{spec.cloud} has no EFA", cure="leave it out")
     elif worker.efa or worker.placement_group:
@@ -364,6 +370,24 @@ def _wrong_worker(worker: WorkerSpec, spec: ClusterSpec, path: str) -> Iterator[
             what="the choice of the market launches what GCP calls SPOT",
             cure='leave it out (the price is the same), or write provider = "ray"',
         )
+
+
+def _wrong_data_disk(worker: WorkerSpec, spec: ClusterSpec, path: str) -> Iterator[Problem]:
+    if spec.provider == "ray":
+        cure = 'leave it out, or write provider = "spotray"'
+        what = "Ray's own provider has no data disks"
+        yield Problem(path=f"{path}.data_disk_gb", what=what, cure=cure)
+        return
+    names = {"size_gb": "data_disk_gb", "type": "data_disk_type", "mount": "mount"}
+    for one in check_data_disk("", data_disk(worker), cloud=spec.cloud):
+        where = f"{path}.{names[one.path.lstrip('.')]}"
+        yield Problem(path=where, what=one.what, cure=one.cure)
+
+
+def data_disk(worker: WorkerSpec) -> dict[str, Any]:
+    """The pool's ``data_disk`` as it stands in the YAML."""
+    kind = {"type": worker.data_disk_type} if worker.data_disk_type else {}
+    return {"size_gb": worker.data_disk_gb, **kind, "mount": worker.mount}
 
 
 def _wrong_types(worker: WorkerSpec, spec: ClusterSpec, path: str) -> Iterator[Problem]:
