@@ -259,6 +259,10 @@ def _wrong(spec: ClusterSpec) -> Iterator[Problem]:
     yield from _wrong_head(spec)
     if not spec.workers:
         yield Problem(path="workers", what="there are none", cure="add a table [workers.gpu]")
+    mounts = {one.mount for one in spec.workers if one.data_disk_gb}
+    if len(mounts) > 1:
+        cure = "mount all data disks in one place: the setup commands are the same for all pools"
+        yield Problem(path="workers", what=f"have {' and '.join(sorted(mounts))}", cure=cure)
     names = [one.name for one in spec.workers]
     for name in sorted({one for one in names if names.count(one) > 1 or one == "head"}):
         yield Problem(path=f"workers.{name}", what="is taken", cure="give it another name")

@@ -25,7 +25,7 @@ from spotray.cluster.disks.choice import (
 )
 from spotray.cluster.disks.config import DataDisk
 from spotray.cluster.disks.mount import mount_command, said
-from spotray.errors import DiskNotFree, SpotrayError
+from spotray.errors import DiskNotFree, NotPermittedError, SpotrayError
 from spotray.events import DiskDeleted, DiskMounted, Event, Warned
 from spotray.market.offer import Market
 
@@ -136,7 +136,10 @@ class DiskSupply:
         try:
             return self._give(node, node_type, zone, wanted, began_s)
         except self._troubles as exc:
-            self._warn(f"{node} in {zone} goes without a data disk: {exc}")
+            cure = ""
+            if isinstance(exc, NotPermittedError):
+                cure = ": `spotray cluster prepare` gives the head that right"
+            self._warn(f"{node} in {zone} goes without a data disk: {exc}{cure}")
             return None
 
     def _give(
