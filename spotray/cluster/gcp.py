@@ -16,7 +16,10 @@ from typing import Any
 import click
 
 from spotray.clock import Clock, SystemClock
+from spotray.cloud.disks import Disks
 from spotray.cloud.gcp.errors import foreign_errors, gcp_errors
+from spotray.cluster.disks.fit import with_data_disk
+from spotray.cluster.disks.supply import DiskSupply
 from spotray.cluster.launcher import Launcher, NothingLaunched, launch_head
 from spotray.cluster.markets import LaunchConfig, check_node_types, check_provider
 from spotray.cluster.memory import LaunchMemory
@@ -31,7 +34,7 @@ from spotray.cluster.ray_autoscaler.seams import (
 )
 from spotray.cluster.telling import Teller
 from spotray.cluster.vanished import Fate, Lookout, Machine
-from spotray.errors import SpotrayError
+from spotray.errors import ConfigError, SpotrayError
 from spotray.market.offer import Market
 
 log = logging.getLogger(__name__)
@@ -51,8 +54,9 @@ class SpotNodeProvider(OpenGCPNodeProvider):
         *,
         clock: Clock | None = None,
         compute: Any = None,
+        disks: Disks | None = None,
     ) -> None:
-        """As Ray calls it; ``clock`` and ``compute`` (the API's client) are for tests.
+        """As Ray calls it; ``clock``, ``compute`` (the API's client) and ``disks`` are for tests.
 
         Raises:
             ConfigError: an unknown key or a wrong value in ``provider_config``.
@@ -70,6 +74,14 @@ class SpotNodeProvider(OpenGCPNodeProvider):
         )
         self._lookout = Lookout(self.memory, tell=self._tell, clock=self._clock)
         self._unclear: tuple[type[Exception], ...] = (SpotrayError, OSError, *foreign_errors())
+        self.data_disks = DiskSupply(
+            self._config.data_disks,
+            lambda: disks or _disks(provider_config, self._clock),
+            cluster=cluster_name,
+            tell=self._tell,
+            clock=self._clock,
+            foreign=(OSError, *foreign_errors(), *_disk_errors(self._config.data_disks)),
+        )
         super().__init__(
             {**provider_config, "cache_stopped_nodes": False},
             cluster_name,
@@ -106,11 +118,12 @@ class SpotNodeProvider(OpenGCPNodeProvider):
                 # `ray up` prints this as one line, any other error as a traceback.
                 raise click.ClickException(f"the head cannot be launched: {exc}") from exc
         node_type = node_type_of(tags)
+        candidates = self._config.of(node_type).candidates("gcp", zones, machine_type)
         try:
             return self.launcher.launch(
                 lambda market, wanted: self._ask(market, wanted, base_config, tags),
                 node_type=node_type,
-                candidates=self._config.of(node_type).candidates("gcp", zones, machine_type),
+                candidates=self.data_disks.in_order(candidates, node_type),
                 wanted=count,
             )
         except NothingLaunched as exc:
@@ -151,6 +164,7 @@ class SpotNodeProvider(OpenGCPNodeProvider):
             }
 
         self._lookout.look(workers, self._fate)
+        self.data_disks.sweep()
         return ids
 
     def _fate(self, name: str, machine: Machine) -> Fate:
@@ -175,11 +189,29 @@ class SpotNodeProvider(OpenGCPNodeProvider):
         self._lookout.ending([node_id])
         self.delete(node_id)
 
+    def terminate_nodes(self, node_ids: list[str]) -> None:
+        """End nodes; with the head, which is `ray down`, their data disks too."""
+        if any(is_head(self.node_tags(node_id)) for node_id in node_ids):
+            self.data_disks.end()
+        for node_id in node_ids:
+            self.terminate_node(node_id)
+
     # -- what Ray is told ----------------------------------------------------
 
     def get_command_runner(self, log_prefix: str, node_id: str, *args: Any, **kwargs: Any) -> Any:
         runner = self._ray.get_command_runner(log_prefix, node_id, *args, **kwargs)
-        return with_true_labels(runner, lambda: labels_of(self.market_of(node_id)))
+        runner = with_true_labels(runner, lambda: labels_of(self.market_of(node_id)))
+        tags = self.node_tags(node_id)
+        node_type = node_type_of(tags)
+        if is_head(tags) or not self.data_disks.wants(node_type):
+            return runner
+        return with_data_disk(
+            runner,
+            self.data_disks,
+            node=node_id,
+            node_type=node_type,
+            zone=lambda: self.market_of(node_id).zone,
+        )
 
     @staticmethod
     def fillout_available_node_types_resources(cluster_config: dict[str, Any]) -> dict[str, Any]:
@@ -204,6 +236,26 @@ class SpotNodeProvider(OpenGCPNodeProvider):
             # `ray up` prints this error without a traceback.
             raise click.ClickException("\n".join(str(problem) for problem in problems))
         return filled_out(cluster_config)
+
+
+def _disks(provider_config: Mapping[str, Any], clock: Clock) -> Disks:
+    from spotray.cloud.gcp.disks import PersistentDisks
+
+    return PersistentDisks(provider_config["project_id"], provider_config["region"], clock=clock)
+
+
+def _disk_errors(wanted: Mapping[str, Any]) -> tuple[type[Exception], ...]:
+    """Of the library for disks, which is asked for only where there are some."""
+    if not wanted:
+        return ()
+    from spotray.cloud.gcp.disks import api_errors
+
+    try:
+        return api_errors()
+    except ImportError as exc:
+        path = f"provider.markets.{next(iter(wanted))}.data_disk"
+        cure = "install spotray[gcp], which brings google-cloud-compute"
+        raise ConfigError(f"{path}: {exc}: {cure}") from exc
 
 
 def _scheduling(node_config: Mapping[str, Any], market: Market) -> dict[str, Any]:
