@@ -18,6 +18,13 @@ import click
 from spotray.clock import Clock, SystemClock
 from spotray.cloud.disks import Disks
 from spotray.cloud.gcp.errors import foreign_errors, gcp_errors
+from spotray.cluster.disks.boot import (
+    LAUNCH_LABEL,
+    REUSE_LABEL,
+    StoppedNodes,
+    labels_for,
+    startable,
+)
 from spotray.cluster.disks.fit import with_data_disk
 from spotray.cluster.disks.supply import DiskSupply
 from spotray.cluster.launcher import Launcher, NothingLaunched, launch_head
@@ -26,6 +33,7 @@ from spotray.cluster.memory import LaunchMemory
 from spotray.cluster.problems import Problem
 from spotray.cluster.ray_autoscaler.gcp import OpenGCPNodeProvider, filled_out
 from spotray.cluster.ray_autoscaler.seams import (
+    TAG_RAY_USER_NODE_TYPE,
     is_head,
     labels_of,
     launch_failed,
@@ -89,6 +97,10 @@ class SpotNodeProvider(OpenGCPNodeProvider):
             compute=compute,
             clock=self._clock,
         )
+        self._stopped: StoppedNodes | None = None
+        if any(one.reuse for one in self._config.markets.values()):
+            zones = _zones(provider_config)
+            self._stopped = StoppedNodes(self, zones, tell=self._tell, clock=self._clock)
 
     def close(self) -> None:
         """Write what the journal has not got yet. Ray never asks for it: it ends its process."""
@@ -137,8 +149,40 @@ class SpotNodeProvider(OpenGCPNodeProvider):
             "machineType": market.instance_type,
             "scheduling": _scheduling(node_config, market),
         }
-        with gcp_errors(str(market)):
-            return self.insert(market.zone, conf, tags, count)
+        if not market.spot or not self._is_reused(tags):
+            with gcp_errors(str(market)):
+                return self.insert(market.zone, conf, tags, count)
+        conf["scheduling"]["instanceTerminationAction"] = "STOP"
+        made = self._restarted(market, count, tags)
+        if len(made) < count:
+            try:
+                with gcp_errors(str(market)):
+                    labels = {**tags, **labels_for(self.cluster_name)}
+                    made |= self.insert(market.zone, conf, labels, count - len(made))
+            except self._unclear as exc:
+                if not made:
+                    raise
+                log.info("%s: %d of %d nodes, started again: %s", market, len(made), count, exc)
+        return made
+
+    def _restarted(self, market: Market, count: int, tags: Mapping[str, str]) -> dict[str, Any]:
+        """Stopped nodes of this market that were started again; none is no refusal."""
+        mine = {REUSE_LABEL: "boot", TAG_RAY_USER_NODE_TYPE: node_type_of(tags)}
+        try:
+            with gcp_errors(str(market)):
+                chosen = startable(
+                    self.stopped(market.zone, mine),
+                    instance_type=market.instance_type,
+                    launch_config=tags.get(LAUNCH_LABEL, ""),
+                    count=count,
+                )
+                return self.start(market.zone, chosen, tags)
+        except ConfigError as exc:  # somebody deleted it, perhaps: a new node will do
+            log.info("%s: no stopped node is started: %s", market, exc)
+            return {}
+
+    def _is_reused(self, tags: Mapping[str, str]) -> bool:
+        return not is_head(tags) and self._config.of(node_type_of(tags)).reuse == "boot"
 
     # -- what became of the nodes --------------------------------------------
 
@@ -165,6 +209,11 @@ class SpotNodeProvider(OpenGCPNodeProvider):
 
         self._lookout.look(workers, self._fate)
         self.data_disks.sweep()
+        if self._stopped is not None:
+            try:
+                self._stopped.sweep()
+            except self._unclear as exc:
+                log.info("stopped nodes stay for now: %s", exc)
         return ids
 
     def _fate(self, name: str, machine: Machine) -> Fate:
@@ -185,16 +234,25 @@ class SpotNodeProvider(OpenGCPNodeProvider):
         return Fate(preempted=False if ended else None, why=", ".join(ended) or status)
 
     def terminate_node(self, node_id: str) -> None:
-        """End a node; one that is gone already is no error."""
+        """End a node, or stop it for the next launch; one that is gone already is no error."""
         self._lookout.ending([node_id])
-        self.delete(node_id)
+        if self._is_reused(self.node_tags(node_id)) and self.market_of(node_id).spot:
+            self.stop(node_id)
+        else:
+            self.delete(node_id)
 
     def terminate_nodes(self, node_ids: list[str]) -> None:
-        """End nodes; with the head, which is `ray down`, their data disks too."""
-        if any(is_head(self.node_tags(node_id)) for node_id in node_ids):
-            self.data_disks.end()
+        """End nodes; with the head, which is `ray down`, also what was kept for later."""
+        if not any(is_head(self.node_tags(node_id)) for node_id in node_ids):
+            for node_id in node_ids:
+                self.terminate_node(node_id)
+            return
+        self.data_disks.end()
+        self._lookout.ending(node_ids)
+        if self._stopped is not None:
+            self._stopped.end()
         for node_id in node_ids:
-            self.terminate_node(node_id)
+            self.delete(node_id)
 
     # -- what Ray is told ----------------------------------------------------
 

@@ -12,6 +12,7 @@
           instance_types: [g5.xlarge, g6.xlarge]   # default: the one of node_config
           spot: true                # default; false: on-demand only
           fallback: on-demand       # default; wait: never on-demand
+          reuse: boot               # GCP: spot nodes are stopped, and started again
           data_disk: {size_gb: 200} # default: none; see `spotray.cluster.disks.config`
       launch_memory: ~/.spotray/launches.jsonl     # default
       launch_policy: {name: spot-first, cooldown_s: 120}
@@ -76,6 +77,7 @@ class NodeMarkets:
     spot: bool = True  # false: on-demand only
     fallback: str = "on-demand"  # when spot is out; or "wait"
     data_disk: DataDisk | None = None  # that each node gets, and the next one after it
+    reuse: str = ""  # GCP: "boot", spot nodes are stopped and started again with their disk
 
     def candidates(self, cloud: str, zones: tuple[str, ...], own_type: str) -> tuple[Market, ...]:
         """The markets, in the order of the config: spot before on-demand, type by type."""
@@ -113,6 +115,7 @@ class LaunchConfig:
                 data_disk=DataDisk.of(given["data_disk"], cloud=cloud)
                 if "data_disk" in given
                 else None,
+                reuse=given.get("reuse", ""),
             )
             for name, given in (provider.get("markets") or {}).items()
         }
@@ -233,8 +236,22 @@ def _check_markets(path: str, given: Any, cloud: str) -> Iterator[Problem]:
             what=f"{given['fallback']!r}",
             cure=f"write one of {', '.join(FALLBACKS)}",
         )
+    if "reuse" in given:
+        yield from _check_reuse(path, given, cloud)
     if "data_disk" in given:
         yield from check_data_disk(f"{path}.data_disk", given["data_disk"], cloud=cloud)
+
+
+def _check_reuse(path: str, given: Mapping[str, Any], cloud: str) -> Iterator[Problem]:
+    path = f"{path}.reuse"
+    if cloud != "gcp":
+        cure = "leave it out, and take a data_disk"
+        yield Problem(path=path, what="only GCP starts a spot node that it stopped", cure=cure)
+    elif given["reuse"] != "boot":
+        yield Problem(path=path, what=f"{given['reuse']!r}", cure="write boot, or leave it out")
+    elif given.get("spot") is False:
+        cure = "leave one of the two out"
+        yield Problem(path=path, what="is about spot nodes, and spot is false", cure=cure)
 
 
 def _unknown_keys(path: str, given: Mapping[str, Any], known: Iterable[str]) -> Iterator[Problem]:

@@ -22,7 +22,7 @@ from ray.autoscaler.tags import (
 
 from spotray.market.offer import Market
 
-__all__ = ["TAG_RAY_NODE_NAME"]
+__all__ = ["TAG_RAY_NODE_NAME", "TAG_RAY_USER_NODE_TYPE"]
 
 MARKET_TYPE_LABEL = "ray.io/market-type"
 ZONE_LABEL = "ray.io/availability-zone"
