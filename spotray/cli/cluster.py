@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spotray.cli import cluster_disks
+from spotray.cli import cluster_bake, cluster_disks
 
 if TYPE_CHECKING:
     from spotray.cluster.spec import ClusterSpec
@@ -37,6 +37,7 @@ def add_parser(subparsers: Any) -> None:
     one.add_argument("file", metavar="FILE", help="the cluster's YAML")
     one.set_defaults(run=run_prepare)
     cluster_disks.add_parser(commands)
+    cluster_bake.add_parser(commands)
 
 
 def _add_new(commands: Any) -> None:

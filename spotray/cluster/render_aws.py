@@ -72,6 +72,8 @@ def markets(spec: ClusterSpec) -> list[str]:
         which |= {"fallback": one.fallback} if one.purchase == "spot" else {"spot": False}
         if one.data_disk_gb:
             which["data_disk"] = data_disk(one)
+        if one.reuse:
+            which["reuse"] = one.reuse
         lines.append(f"  {one.name}: {flow(which)}")
     return lines
 

@@ -50,6 +50,7 @@ class WorkerSpec:
     data_disk_gb: int = 0  # a disk that outlives the node, for data and environment; 0: none
     data_disk_type: str = ""  # empty: gp3; on GCP pd-balanced
     mount: str = MOUNT  # where that is
+    reuse: Literal["", "boot"] = ""  # GCP: "boot", spot nodes are stopped and started again
     image: str = ""  # empty: one with NVIDIA's driver
     accelerator: str = ""  # GCP's n1: "nvidia-tesla-t4"; one of them
     preemptible: bool = False  # GCP: the older kind of spot, 24 hours at most
@@ -360,6 +361,9 @@ def _wrong_worker(worker: WorkerSpec, spec: ClusterSpec, path: str) -> Iterator[
     yield from _wrong_types(worker, spec, f"{path}.instance_types")
     if worker.data_disk_gb:
         yield from _wrong_data_disk(worker, spec, path)
+    if worker.reuse and (spec.cloud, spec.provider, worker.purchase) != ("gcp", "spotray", "spot"):
+        what = "is for spot nodes on GCP that spotray's provider launches"
+        yield Problem(path=f"{path}.reuse", what=what, cure="leave it out")
     if spec.cloud != "aws" and (worker.efa or worker.placement_group):
         yield Problem(path=f"{path}.efa", what=f"{spec.cloud} has no EFA", cure="leave it out")
     elif worker.efa or worker.placement_group:

@@ -147,6 +147,15 @@ def test_a_data_disk_is_checked_with_the_pool(lines: str, wrong: list[str]) -> N
     assert paths(GOOD + lines) == wrong
 
 
+def test_only_googles_spot_nodes_are_started_again() -> None:
+    assert paths(GOOD + 'reuse = "boot"') == ["workers.gpu.reuse"]
+    assert paths(GOOD + 'reuse = "disk"') == ["workers.gpu.reuse"]
+    spec = preset("gcp-l4-spot")
+    (gpu,) = spec.workers
+    again = dataclasses.replace(spec, workers=(dataclasses.replace(gpu, reuse="boot"),))
+    assert ClusterSpec.from_toml(again.to_toml()) == again
+
+
 def test_rays_own_provider_has_no_data_disks() -> None:
     text = GOOD.replace('"g5.xlarge", "g5.2xlarge"', '"g5.xlarge"') + "data_disk_gb = 200\n"
     assert paths('provider = "ray"\n' + text) == ["workers.gpu.data_disk_gb"]

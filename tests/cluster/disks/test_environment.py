@@ -13,6 +13,7 @@ import yaml
 
 from spotray.cluster.disks.mount import mount_command
 from spotray.cluster.lint import lint
+from spotray.cluster.markets import check_provider
 from spotray.cluster.presets import preset
 from spotray.cluster.render import render
 from spotray.cluster.spec import ClusterSpec, data_disk
@@ -49,6 +50,14 @@ def test_the_disk_stands_in_the_providers_markets(name: str) -> None:
 def test_the_type_is_written_where_it_is_chosen() -> None:
     (worker,) = spec_of(data_disk_type="gp2").workers
     assert data_disk(worker) == {"size_gb": 200, "type": "gp2", "mount": "/data"}
+
+
+def test_nodes_that_are_started_again_stand_in_the_providers_markets() -> None:
+    spec = preset("gcp-l4-spot")
+    pools = tuple(dataclasses.replace(one, reuse="boot") for one in spec.workers)
+    config = config_of(dataclasses.replace(spec, workers=pools))
+    assert config["provider"]["markets"]["gpu"]["reuse"] == "boot"
+    assert not list(check_provider(config["provider"], cloud="gcp"))
 
 
 def test_without_a_disk_no_command_speaks_of_one() -> None:
