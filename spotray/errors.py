@@ -93,7 +93,14 @@ class ThrottledError(MarketError):
 
 
 class DiskNotFree(MarketError):
-    """A disk that cannot be had: somebody else has it, or it is gone; try the next."""
+    """A disk that cannot be had: somebody else has it, or it is gone; try the next.
+
+    ``is_gone``: the cloud knows no such disk.
+    """
+
+    def __init__(self, message: str, *, market: str, code: str = "", is_gone: bool = False) -> None:
+        super().__init__(message, market=market, code=code)
+        self.is_gone = is_gone
 
 
 class TraceError(SpotrayError):

@@ -203,7 +203,8 @@ class SpotNodeProvider(OpenAWSNodeProvider):
 
     def terminate_nodes(self, node_ids: list[str]) -> Any:
         self._lookout.ending(node_ids or [])
-        if any(is_head(self.tags_of(node_id)) for node_id in node_ids or []):
+        listed = [] if self.data_disks.is_idle else set(node_ids or []) & self.cached_nodes.keys()
+        if any(is_head(self.tags_of(node_id)) for node_id in listed):
             self.data_disks.end()  # `ray down`: the head goes with all others
         return self._ray.terminate_nodes(node_ids)
 

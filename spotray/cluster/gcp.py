@@ -236,14 +236,14 @@ class SpotNodeProvider(OpenGCPNodeProvider):
     def terminate_node(self, node_id: str) -> None:
         """End a node, or stop it for the next launch; one that is gone already is no error."""
         self._lookout.ending([node_id])
-        if self._is_reused(self.node_tags(node_id)) and self.market_of(node_id).spot:
+        if self._is_reused(self._tags_of(node_id)) and self.market_of(node_id).spot:
             self.stop(node_id)
         else:
             self.delete(node_id)
 
     def terminate_nodes(self, node_ids: list[str]) -> None:
         """End nodes; with the head, which is `ray down`, also what was kept for later."""
-        if not any(is_head(self.node_tags(node_id)) for node_id in node_ids):
+        if not any(is_head(self._tags_of(node_id)) for node_id in node_ids):
             for node_id in node_ids:
                 self.terminate_node(node_id)
             return
@@ -253,6 +253,16 @@ class SpotNodeProvider(OpenGCPNodeProvider):
             self._stopped.end()
         for node_id in node_ids:
             self.delete(node_id)
+
+    def _tags_of(self, node_id: str) -> Mapping[str, str]:
+        """A node's labels where something may be kept of it; none for one that is gone."""
+        if self.data_disks.is_idle and self._stopped is None:
+            return {}
+        try:
+            return dict(self.node_tags(node_id))
+        except self._unclear as exc:
+            log.info("nobody knows %s any more: %s", node_id, exc)
+            return {}
 
     # -- what Ray is told ----------------------------------------------------
 

@@ -12,10 +12,10 @@ from spotray.cloud.disks import CLUSTER_TAG, SLOT_TAG, USED_TAG, Disk, DiskWish
 from spotray.errors import ConfigError, DiskNotFree, ThrottledError
 
 # "In use" is said of the volume; of a node that does not run yet EC2 says IncorrectState too.
-_TAKEN = ("VolumeInUse", "IncorrectState", "IncorrectState.Volume")
-_GONE = ("InvalidVolume.NotFound", "InvalidVolume.ZoneMismatch")
+_TAKEN = ("VolumeInUse", "IncorrectState", "IncorrectState.Volume", "InvalidVolume.ZoneMismatch")
+_GONE = ("InvalidVolume.NotFound",)
 _RUNNING_S = 120.0  # from RunInstances until "running": mostly 10
-_READY_S = 60.0  # until a new volume is "available", or a given one "attached": mostly 3
+_READY_S = 30.0  # until a new volume is "available", or a given one "attached": mostly 3
 _POLL_S = 1.0
 _DEVICES = tuple(f"/dev/sd{letter}" for letter in "fghijklmnop")  # those that EC2 recommends
 _BY_ID = "/dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_"
@@ -115,7 +115,7 @@ class EbsDisks:
                     )
                 self._ec2.delete_volume(VolumeId=disk.disk_id)
         except DiskNotFree as exc:
-            if exc.code not in _GONE:
+            if not exc.is_gone:
                 raise
 
     # -- what EC2 says -------------------------------------------------------
@@ -170,7 +170,9 @@ class EbsDisks:
                 code = str(exc.response.get("Error", {}).get("Code", ""))
                 if code not in _TAKEN + _GONE:
                     raise
-                raise DiskNotFree(f"{market}: {exc}", market=market, code=code) from exc
+                raise DiskNotFree(
+                    f"{market}: {exc}", market=market, code=code, is_gone=code in _GONE
+                ) from exc
 
     def _paths(self, volume_id: str, device: str) -> tuple[str, ...]:
         """On Nitro the serial number of an NVMe device, on older types the device's name."""

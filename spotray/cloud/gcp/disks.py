@@ -21,9 +21,9 @@ _TAKEN = (
     "RESOURCE_ALREADY_EXISTS",
 )
 _GONE = ("notFound", "RESOURCE_NOT_FOUND")
-_CALL_S = 10.0  # a node does not wait for a disk
+CALL_S = 10.0  # a node does not wait for a disk
 _RUNNING_S = 120.0
-_OPERATION_S = 60.0  # a disk is made, attached or deleted: mostly 5
+_OPERATION_S = 30.0  # a disk is made, attached or deleted: mostly 5
 _POLL_S = 1.0
 _NAME_CHARS = 63
 
@@ -64,7 +64,7 @@ class PersistentDisks:
         request = {"project": self._project, "filter": f'labels.{CLUSTER_TAG} = "{cluster}"'}
         found = []
         with self._about(self._region, "disks"):
-            for place, scoped in self._disks.aggregated_list(request=request, timeout=_CALL_S):
+            for place, scoped in self._disks.aggregated_list(request=request, timeout=CALL_S):
                 if place.rpartition("/")[2].startswith(f"{self._region}-"):
                     found += [one for one in scoped.disks if one.status != "DELETING"]
         return [_disk(one) for one in found]
@@ -79,7 +79,7 @@ class PersistentDisks:
         )
         with self._about(wish.zone, name):
             begun = self._disks.insert_unary(
-                request={**self._in(wish.zone), "disk_resource": resource}, timeout=_CALL_S
+                request={**self._in(wish.zone), "disk_resource": resource}, timeout=CALL_S
             )
             self._done(begun, wish.zone)
             return _disk(self._get(wish.zone, name))
@@ -99,7 +99,7 @@ class PersistentDisks:
                     "instance": node,
                     "attached_disk_resource": resource,
                 },
-                timeout=_CALL_S,
+                timeout=CALL_S,
             )
             self._done(begun, disk.zone)
         return self.found_at(disk)
@@ -119,7 +119,7 @@ class PersistentDisks:
                     "auto_delete": True,
                     "device_name": disk.disk_id,
                 },
-                timeout=_CALL_S,
+                timeout=CALL_S,
             )
             self._done(begun, disk.zone)
 
@@ -133,11 +133,11 @@ class PersistentDisks:
                         market=_market(disk.zone, disk.disk_id),
                     )
                 begun = self._disks.delete_unary(
-                    request={**self._in(disk.zone), "disk": disk.disk_id}, timeout=_CALL_S
+                    request={**self._in(disk.zone), "disk": disk.disk_id}, timeout=CALL_S
                 )
                 self._done(begun, disk.zone)
         except DiskNotFree as exc:
-            if exc.code not in _GONE:
+            if not exc.is_gone:
                 raise
 
     # -- what Google says ----------------------------------------------------
@@ -146,7 +146,7 @@ class PersistentDisks:
         return {"project": self._project, "zone": zone}
 
     def _get(self, zone: str, name: str) -> Any:
-        return self._disks.get(request={**self._in(zone), "disk": name}, timeout=_CALL_S)
+        return self._disks.get(request={**self._in(zone), "disk": name}, timeout=CALL_S)
 
     def _wait_for(self, node: str, zone: str) -> None:
         """Return once a node runs.
@@ -160,7 +160,7 @@ class PersistentDisks:
         def runs() -> bool:
             try:
                 found = self._instances.get(
-                    request={**self._in(zone), "instance": node}, timeout=_CALL_S
+                    request={**self._in(zone), "instance": node}, timeout=CALL_S
                 )
             except NotFound as exc:
                 raise ConfigError(f"{node} is gone") from exc
@@ -178,7 +178,7 @@ class PersistentDisks:
             nonlocal latest
             if latest.status != self._types.Operation.Status.DONE:
                 request = {**self._in(zone), "operation": begun.name}
-                latest = self._operations.get(request=request, timeout=_CALL_S)
+                latest = self._operations.get(request=request, timeout=CALL_S)
             return bool(latest.status == self._types.Operation.Status.DONE)
 
         self._wait(is_done, f"{begun.name} goes on", zone, timeout_s=_OPERATION_S)
@@ -203,12 +203,19 @@ class PersistentDisks:
             yield
         except OperationFailed as exc:
             if exc.code in _TAKEN + _GONE:
-                raise DiskNotFree(f"{market}: {exc}", market=market, code=exc.code) from exc
+                raise DiskNotFree(
+                    f"{market}: {exc}",
+                    market=market,
+                    code=exc.code,
+                    is_gone=exc.code in _GONE,
+                ) from exc
             raise_ours(exc, exc.code, exc.words, market, None)
         except GoogleAPICallError as exc:
             code, words = _reason(exc), str(exc.message)
             if code in _TAKEN + _GONE:
-                raise DiskNotFree(f"{market}: {words}", market=market, code=code) from exc
+                raise DiskNotFree(
+                    f"{market}: {words}", market=market, code=code, is_gone=code in _GONE
+                ) from exc
             raise_ours(exc, code, words, market, int(exc.code or 0))
         except (RetryError, OSError) as exc:  # no way to Google, or no answer in time
             raise ThrottledError(
@@ -247,18 +254,24 @@ def _disk(found: Any) -> Disk:
     times = (found.creation_timestamp, found.last_attach_timestamp, found.last_detach_timestamp)
     return Disk(
         disk_id=found.name,
-        zone=_last(found.zone),
+        zone=last_part(found.zone),
         cluster=found.labels.get(CLUSTER_TAG, ""),
         slot=found.labels.get(SLOT_TAG, ""),
         size_gib=int(found.size_gb),
-        type=_last(found.type_),
-        used_s=max(datetime.fromisoformat(one).timestamp() for one in times if one),
-        node=_last(found.users[0]) if found.users else "",
+        type=last_part(found.type_),
+        used_s=unix_s(*times),
+        node=last_part(found.users[0]) if found.users else "",
         is_free=found.status == "READY" and not found.users,
     )
 
 
-def _last(url: str) -> str:
+def unix_s(*times: str) -> float:
+    """The latest of Google's times, as far as they are set."""
+    return max(datetime.fromisoformat(one).timestamp() for one in times if one)
+
+
+def last_part(url: str) -> str:
+    """The name at the end of a resource's URL."""
     return str(url).rpartition("/")[2]
 
 

@@ -105,8 +105,8 @@ def warm_first(candidates: Sequence[Market], warm: Iterable[str]) -> tuple[Marke
 
 
 def expired(disks: Iterable[Disk], *, now_s: float, keep_hours: float) -> list[Disk]:
-    """Free disks that no node has had for ``keep_hours``."""
-    return [disk for disk in disks if disk.is_free and now_s - disk.used_s > keep_hours * 3600.0]
+    """Disks that no node has had for ``keep_hours``, also those that no node can have."""
+    return [disk for disk in disks if not disk.node and now_s - disk.used_s > keep_hours * 3600.0]
 
 
 def usd_per_month(disk: Disk) -> float | None:

@@ -58,11 +58,11 @@ def place_of(config: Mapping[str, Any]) -> Place:
 
 
 def open_disks(place: Place) -> Disks:
-    """The cloud's disks there, with the credentials of the environment."""
+    """The cloud's disks there, stopped nodes included, with the environment's credentials."""
     if place.cloud == "gcp":
-        from spotray.cloud.gcp.disks import PersistentDisks
+        from spotray.cloud.gcp.kept import KeptDisks
 
-        return PersistentDisks(place.project, place.region)
+        return KeptDisks(place.project, place.region)
     from spotray.cloud.aws.disks import EbsDisks
 
     return EbsDisks(place.region)
@@ -101,7 +101,7 @@ def owned(disks: Disks, cluster: str, *, now_s: float) -> list[OwnedDisk]:
 
 def unused(found: Iterable[OwnedDisk], *, hours: float) -> list[OwnedDisk]:
     """Those that no node has, and none has had for so long."""
-    return [one for one in found if one.disk.is_free and one.unused_hours >= hours]
+    return [one for one in found if not one.disk.node and one.unused_hours >= hours]
 
 
 def delete(disks: Disks, found: Iterable[OwnedDisk]) -> Iterator[tuple[OwnedDisk, str]]:

@@ -34,7 +34,8 @@ log = logging.getLogger(__name__)
 SWEEP_S = 600.0  # between two looks for disks that nobody uses
 _MARK_S = 1800.0  # a disk in use is marked so that often; keep_hours is no finer
 _LISTING_S = 30.0  # a listing is good for the order of zones that long
-_TRIES = 5  # disks that one node tries before it goes without
+_TRIES = 5  # disks that one node tries before it goes without ...
+_GIVE_UP_S = 120.0  # ... or as long as it tries; most of that it boots
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +93,15 @@ class DiskSupply:
         self._troubles: tuple[type[Exception], ...] = (SpotrayError, *foreign)
         self._being_given: set[str] = set()  # ids and "zone slot"s, so that threads do not race
         self._unusable: set[str] = set()  # ids of disks that could not be mounted
+        self._going: set[str] = set()  # ids of disks that were told to end with their nodes
         self._listing: tuple[float, list[Disk]] = (float("-inf"), [])
         self._swept_s = clock.now_s()  # not before the first nodes of a start were listed
         self._lock = threading.Lock()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no node gets a disk at all."""
+        return not self._wanted
 
     def wants(self, node_type: str) -> bool:
         """Whether nodes of this type get a disk."""
@@ -165,6 +172,8 @@ class DiskSupply:
                     self._mark(disk)
                     why = self._why(choice, disks, node_type)
                     return Given(disk=disk, found_at=found_at, why=why, began_s=began_s)
+            if self._clock.now_s() - began_s > _GIVE_UP_S:
+                break
             disks = self._disks.listed(self._cluster)
         raise last or AssertionError(f"{_TRIES} tries, and no disk was refused")
 
@@ -281,9 +290,11 @@ class DiskSupply:
                 self._delete(disk, f"no node had it for {hours:g} h")
 
     def end(self) -> None:
-        """The cluster goes down, its nodes are about to be ended: their disks go with them."""
-        going = {pool_of(k): one for k, one in self._wanted.items() if not one.keep_after_down}
-        if not going:
+        """The cluster goes down, its nodes are about to be ended: their disks go with them.
+
+        May be said again while they end: `ray down` does until the last one is gone.
+        """
+        if all(one.keep_after_down for one in self._wanted.values()):
             return
         try:
             disks = self._disks.listed(self._cluster)
@@ -297,6 +308,9 @@ class DiskSupply:
             if not disk.node:
                 self._delete(disk, "the cluster goes down")
                 continue
+            if disk.disk_id in self._going:
+                continue
+            self._going.add(disk.disk_id)
             try:
                 self._disks.end_with_node(disk)
             except self._troubles as exc:

@@ -77,6 +77,8 @@ class FakeCompute:
             ("POST make", f"{zone}/disks"): self._make,
             ("GET get", f"{zone}/disks/{name}"): self._get,
             ("DELETE delete", f"{zone}/disks/{name}"): self._delete,
+            ("GET instances", "/aggregated/instances"): self._list_instances,
+            ("DELETE node", f"{zone}/instances/{name}"): self._delete_instance,
             ("GET instance", f"{zone}/instances/{name}"): self._instance,
             ("POST attach", f"{zone}/instances/{name}/attachDisk"): self._attach,
             ("POST end", f"{zone}/instances/{name}/setDiskAutoDelete"): self._auto_delete,
@@ -134,7 +136,30 @@ class FakeCompute:
         found = self.machines.get(name)
         if found is None or not found["zone"].endswith(f"/{zone}"):
             raise Refused(404, "notFound", f"no {name} in {zone}")
-        return {"name": name, "status": found["status"]}
+        return {"name": name, "status": found["status"], "labels": found.get("labels", {})}
+
+    def _list_instances(self, *, query: dict[str, str], body: Any) -> dict[str, Any]:
+        labels = dict(re.findall(r'labels\.([\w-]+) = "([^"]*)"', query["filter"]))
+        (status,) = re.findall(r'status = "(\w+)"', query["filter"])
+        items: dict[str, Any] = {}
+        for name, one in self.machines.items():
+            if one["status"] == status and labels.items() <= one["labels"].items():
+                zone = one["zone"].rpartition("/")[2]
+                shown = {
+                    "name": name,
+                    "zone": one["zone"],
+                    "labels": one["labels"],
+                    "creationTimestamp": one["creationTimestamp"],
+                    "lastStopTimestamp": one["lastStopTimestamp"],
+                    "disks": [{"autoDelete": True, "diskSizeGb": "150"}],
+                }
+                items.setdefault(f"zones/{zone}", {"instances": []})["instances"].append(shown)
+        return {"items": items}
+
+    def _delete_instance(self, zone: str, name: str, *, query: Any, body: Any) -> dict[str, Any]:
+        self._instance(zone, name, query=query, body=body)
+        del self.machines[name]
+        return self._begin("node", zone)
 
     def _attach(self, zone: str, name: str, *, query: Any, body: Any) -> dict[str, Any]:
         self._instance(zone, name, query=query, body=body)

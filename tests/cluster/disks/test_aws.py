@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from ray.autoscaler._private.updater import NodeUpdater
 
 from spotray.cloud.aws.disks import EbsDisks
 from spotray.cloud.disks import CLUSTER_TAG, USED_TAG, Disk, DiskWish
@@ -185,6 +186,82 @@ def test_another_clusters_disk_is_left_alone(nodes: Nodes) -> None:
     assert given.disk.disk_id != theirs.disk_id
     nodes.supply.end()
     assert [disk.disk_id for disk in nodes.disks.listed("other")] == [theirs.disk_id]
+
+
+class Shell:
+    """Stands where Ray's updater has the module ``subprocess``: a node that says how it went."""
+
+    def __init__(self, says: str) -> None:
+        self.says = says
+        self.ran: list[str] = []
+
+    def check_call(self, cmd: list[str], **_: Any) -> int:
+        self.ran.append(cmd[-1])
+        return 0
+
+    def check_output(self, cmd: list[str], **_: Any) -> bytes:
+        self.ran.append(cmd[-1])
+        return f"Welcome to Ubuntu\r\nspotray-disk: {self.says}\r\n".encode()
+
+
+def set_up(nodes: Nodes, name: str, shell: Shell, *, is_head: bool = False) -> None:
+    """What Ray does with a node that has come up."""
+    updater = NodeUpdater(
+        node_id=name,
+        provider_config=nodes.provider.provider_config,
+        provider=nodes.provider,
+        auth_config={"ssh_user": "ubuntu"},
+        cluster_name="test",
+        file_mounts={},
+        initialization_commands=[],
+        setup_commands=["install"],
+        ray_start_commands=["start"],
+        runtime_hash="hash",
+        file_mounts_contents_hash="hash",
+        is_head_node=is_head,
+        process_runner=shell,
+        use_internal_ip=True,
+    )
+    updater.run()
+
+
+@pytest.mark.parametrize(
+    ("says", "warm"),
+    [("mounted: /dev/nvme1n1, formatted", [False]), ("failed: no device", [])],
+)
+def test_rays_own_updater_mounts_the_disk_before_it_installs_anything(
+    nodes: Nodes, says: str, warm: list[bool]
+) -> None:
+    name, shell = nodes.up(), Shell(says)
+    set_up(nodes, name, shell)
+    words = ("uptime", "blkid", "install", "start")
+    seen = [next((word for word in words if word in cmd), "?") for cmd in shell.ran]
+    assert [one for one in seen if one != "?"] == list(words)
+    (disk,) = nodes.listed()
+    assert disk.node == name
+    assert disk.disk_id.replace("-", "") in next(cmd for cmd in shell.ran if "blkid" in cmd)
+    assert [one.warm for one in nodes.told(DiskMounted)] == warm
+    assert len(nodes.told(Warned)) == (not warm)
+    assert nodes.provider.node_tags(name)["ray-node-status"] == "up-to-date"
+
+
+def test_a_node_that_goes_without_a_disk_is_set_up_all_the_same(nodes: Nodes) -> None:
+    name, shell = nodes.up(), Shell("none")
+    nodes.supply._made_disks = nodes.disks
+    refuse(nodes.disks, "CreateVolume", "VolumeLimitExceeded", times=100)
+    set_up(nodes, name, shell)
+    assert "mkdir -p" in shell.ran[1], "the folder is there all the same"
+    assert nodes.provider.node_tags(name)["ray-node-status"] == "up-to-date"
+    assert nodes.listed() == []
+
+
+def test_the_head_gets_no_disk(nodes: Nodes) -> None:
+    made = nodes.provider.create_node(nodes.ec2.node_config(), head_tags(), 1)
+    nodes.provider.non_terminated_nodes({})
+    shell = Shell("none")
+    set_up(nodes, next(iter(made)), shell, is_head=True)
+    assert not any("blkid" in cmd for cmd in shell.ran)
+    assert nodes.listed() == []
 
 
 # -- never two nodes on one disk -------------------------------------------------

@@ -122,10 +122,11 @@ def test_warmth_loses_no_candidate_and_keeps_the_order_among_equals(
     )
 
 
-def test_only_free_disks_grow_too_old() -> None:
-    disks = [disk("free"), disk("used", is_free=False), disk("young", used_s=3600.0)]
+def test_only_disks_without_a_node_grow_too_old() -> None:
+    used, broken = disk("used", node="i-1", is_free=False), disk("broken", is_free=False)
+    disks = [disk("free"), used, broken, disk("young", used_s=3600.0)]
     old = expired(disks, now_s=2 * 3600.0, keep_hours=1.5)
-    assert [one.disk_id for one in old] == ["free"]
+    assert [one.disk_id for one in old] == ["free", "broken"]
 
 
 def test_a_disk_costs_its_size_and_an_unknown_type_nothing_known() -> None:
