@@ -11,7 +11,8 @@
     │   ├── QuotaError          this account may not: retrying cannot help
     │   ├── NotOfferedError     the zone does not sell this type at all
     │   ├── NotPermittedError   these credentials may not: every zone says the same
-    │   └── ThrottledError      ask again after ``retry_after_s``
+    │   ├── ThrottledError      ask again after ``retry_after_s``
+    │   └── DiskNotFree         another node has this disk, or it is gone: try the next
     ├── TraceError              a trace file is malformed or too short
     ├── NotAnswered             a cloud did not answer a question about the account
     ├── MetadataError           a cloud's metadata service gave no usable answer
@@ -91,6 +92,17 @@ class ThrottledError(MarketError):
     def __init__(self, message: str, *, market: str, retry_after_s: float, code: str = "") -> None:
         super().__init__(message, market=market, code=code)
         self.retry_after_s = retry_after_s
+
+
+class DiskNotFree(MarketError):
+    """A disk that cannot be had: somebody else has it, or it is gone; try the next.
+
+    ``is_gone``: the cloud knows no such disk.
+    """
+
+    def __init__(self, message: str, *, market: str, code: str = "", is_gone: bool = False) -> None:
+        super().__init__(message, market=market, code=code)
+        self.is_gone = is_gone
 
 
 class TraceError(SpotrayError):

@@ -170,6 +170,29 @@ class InstanceVanished(Event):
     why: str = ""  # the cloud's words
 
 
+@dataclass(frozen=True, kw_only=True)
+class DiskMounted(Event):
+    """A worker got its data disk, and can use it."""
+
+    name: str  # instance id
+    disk: str
+    zone: str
+    size_gib: int
+    warm: bool  # with what an earlier node left on it
+    seconds: float = 0.0  # from the first look for a disk until then
+    usd_per_month: float | None = None  # at list price; None if unknown
+    why: str = ""  # this one, and which others wait in vain
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiskDeleted(Event):
+    """A data disk that no node had was deleted."""
+
+    disk: str
+    zone: str
+    why: str = ""
+
+
 # -- jobs --------------------------------------------------------------------
 
 

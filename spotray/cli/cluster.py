@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spotray.cli import cluster_bake, cluster_disks
+
 if TYPE_CHECKING:
     from spotray.cluster.spec import ClusterSpec
     from spotray.cluster.validate import Verdict
@@ -34,6 +36,8 @@ def add_parser(subparsers: Any) -> None:
     )
     one.add_argument("file", metavar="FILE", help="the cluster's YAML")
     one.set_defaults(run=run_prepare)
+    cluster_disks.add_parser(commands)
+    cluster_bake.add_parser(commands)
 
 
 def _add_new(commands: Any) -> None:
@@ -52,6 +56,7 @@ def _add_new(commands: Any) -> None:
     add("--region", help="another one; its first zones, unless --zones says which")
     add("--zones", help="by commas, best first")
     add("--workers", metavar="N", type=int, help="most workers of each pool")
+    add("--data-disk", metavar="GB", type=int, help="each worker's disk that outlives it, at /data")
     add("--project", help="GCP: the id of your project")
     add("--package", metavar="WHAT", help="what nodes install: a requirement, or a checkout")
     add("--toml", action="store_true", help="print the spec, to be changed and given to --spec")
@@ -143,9 +148,12 @@ def run_prepare(args: argparse.Namespace) -> int:
 def made_by(args: argparse.Namespace) -> str:
     """The command that these arguments came from, as one would write it."""
     words = ["spotray", "cluster", "new", *(["-".join(args.words)] if args.words else [])]
-    for name in ("spec", "storage", "name", "region", "zones", "workers", "project", "package"):
+    for name in (
+        *("spec", "storage", "name", "region", "zones", "workers"),
+        *("data_disk", "project", "package"),
+    ):
         if (value := getattr(args, name)) is not None:
-            words += [f"--{name}", str(value)]
+            words += [f"--{name.replace('_', '-')}", str(value)]
     return shlex.join([*words, *(["-o", args.output] if args.output else [])])
 
 
@@ -185,6 +193,11 @@ def _changed(spec: ClusterSpec, args: argparse.Namespace) -> ClusterSpec:
                 min_workers=min(one.min_workers, args.workers),
             )
             for one in spec.workers
+        )
+    if args.data_disk is not None:
+        pools = changes.get("workers", spec.workers)
+        changes["workers"] = tuple(
+            dataclasses.replace(one, data_disk_gb=args.data_disk) for one in pools
         )
     if args.package is None and not args.spec:
         changes["package"] = _package(spec)

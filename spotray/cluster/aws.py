@@ -13,7 +13,10 @@ from typing import Any
 import click
 
 from spotray.clock import Clock, SystemClock
+from spotray.cloud.aws.disks import EbsDisks
 from spotray.cloud.aws.errors import aws_errors, boto_errors
+from spotray.cluster.disks.fit import with_data_disk
+from spotray.cluster.disks.supply import DiskSupply
 from spotray.cluster.launcher import Launcher, NothingLaunched, launch_head
 from spotray.cluster.markets import LaunchConfig, check_node_types, check_provider
 from spotray.cluster.memory import LaunchMemory
@@ -58,6 +61,14 @@ class SpotNodeProvider(OpenAWSNodeProvider):
             clock=self._clock,
             foreign=boto_errors(),
         )
+        self.data_disks = DiskSupply(
+            self._config.data_disks,
+            lambda: EbsDisks(provider_config["region"], clock=self._clock),
+            cluster=cluster_name,
+            tell=self._tell,
+            clock=self._clock,
+            foreign=boto_errors(),
+        )
         self._zones: dict[str, str] = {}  # subnet id -> zone
         self._lookout = Lookout(self.memory, tell=self._tell, clock=self._clock)
         self._unclear: tuple[type[Exception], ...] = (SpotrayError, *boto_errors())
@@ -82,7 +93,7 @@ class SpotNodeProvider(OpenAWSNodeProvider):
             return self.launcher.launch(
                 lambda market, wanted: self._ask(market, wanted, node_config, tags, subnets),
                 node_type=node_type,
-                candidates=candidates,
+                candidates=self.data_disks.in_order(candidates, node_type),
                 wanted=count,
             )
         except NothingLaunched as exc:
@@ -165,6 +176,7 @@ class SpotNodeProvider(OpenAWSNodeProvider):
             }
 
         self._lookout.look(workers, self._fate)
+        self.data_disks.sweep()
         return ids
 
     def _fate(self, node_id: str, machine: Machine) -> Fate:
@@ -191,13 +203,27 @@ class SpotNodeProvider(OpenAWSNodeProvider):
 
     def terminate_nodes(self, node_ids: list[str]) -> Any:
         self._lookout.ending(node_ids or [])
+        listed = [] if self.data_disks.is_idle else set(node_ids or []) & self.cached_nodes.keys()
+        if any(is_head(self.tags_of(node_id)) for node_id in listed):
+            self.data_disks.end()  # `ray down`: the head goes with all others
         return self._ray.terminate_nodes(node_ids)
 
     # -- what Ray is told ----------------------------------------------------
 
     def get_command_runner(self, log_prefix: str, node_id: str, *args: Any, **kwargs: Any) -> Any:
         runner = self._ray.get_command_runner(log_prefix, node_id, *args, **kwargs)
-        return with_true_labels(runner, lambda: labels_of(self.market_of(node_id)))
+        runner = with_true_labels(runner, lambda: labels_of(self.market_of(node_id)))
+        tags = self.tags_of(node_id)
+        node_type = node_type_of(tags)
+        if is_head(tags) or not self.data_disks.wants(node_type):
+            return runner
+        return with_data_disk(
+            runner,
+            self.data_disks,
+            node=node_id,
+            node_type=node_type,
+            zone=lambda: self.market_of(node_id).zone,
+        )
 
     @staticmethod
     def fillout_available_node_types_resources(cluster_config: dict[str, Any]) -> dict[str, Any]:

@@ -16,13 +16,24 @@ from typing import Any
 import click
 
 from spotray.clock import Clock, SystemClock
+from spotray.cloud.disks import Disks
 from spotray.cloud.gcp.errors import foreign_errors, gcp_errors
+from spotray.cluster.disks.boot import (
+    LAUNCH_LABEL,
+    REUSE_LABEL,
+    StoppedNodes,
+    labels_for,
+    startable,
+)
+from spotray.cluster.disks.fit import with_data_disk
+from spotray.cluster.disks.supply import DiskSupply
 from spotray.cluster.launcher import Launcher, NothingLaunched, launch_head
 from spotray.cluster.markets import LaunchConfig, check_node_types, check_provider
 from spotray.cluster.memory import LaunchMemory
 from spotray.cluster.problems import Problem
 from spotray.cluster.ray_autoscaler.gcp import OpenGCPNodeProvider, filled_out
 from spotray.cluster.ray_autoscaler.seams import (
+    TAG_RAY_USER_NODE_TYPE,
     is_head,
     labels_of,
     launch_failed,
@@ -31,7 +42,7 @@ from spotray.cluster.ray_autoscaler.seams import (
 )
 from spotray.cluster.telling import Teller
 from spotray.cluster.vanished import Fate, Lookout, Machine
-from spotray.errors import SpotrayError
+from spotray.errors import ConfigError, SpotrayError
 from spotray.market.offer import Market
 
 log = logging.getLogger(__name__)
@@ -51,8 +62,9 @@ class SpotNodeProvider(OpenGCPNodeProvider):
         *,
         clock: Clock | None = None,
         compute: Any = None,
+        disks: Disks | None = None,
     ) -> None:
-        """As Ray calls it; ``clock`` and ``compute`` (the API's client) are for tests.
+        """As Ray calls it; ``clock``, ``compute`` (the API's client) and ``disks`` are for tests.
 
         Raises:
             ConfigError: an unknown key or a wrong value in ``provider_config``.
@@ -70,6 +82,14 @@ class SpotNodeProvider(OpenGCPNodeProvider):
         )
         self._lookout = Lookout(self.memory, tell=self._tell, clock=self._clock)
         self._unclear: tuple[type[Exception], ...] = (SpotrayError, OSError, *foreign_errors())
+        self.data_disks = DiskSupply(
+            self._config.data_disks,
+            lambda: disks or _disks(provider_config, self._clock),
+            cluster=cluster_name,
+            tell=self._tell,
+            clock=self._clock,
+            foreign=(OSError, *foreign_errors(), *_disk_errors(self._config.data_disks)),
+        )
         super().__init__(
             {**provider_config, "cache_stopped_nodes": False},
             cluster_name,
@@ -77,6 +97,10 @@ class SpotNodeProvider(OpenGCPNodeProvider):
             compute=compute,
             clock=self._clock,
         )
+        self._stopped: StoppedNodes | None = None
+        if any(one.reuse for one in self._config.markets.values()):
+            zones = _zones(provider_config)
+            self._stopped = StoppedNodes(self, zones, tell=self._tell, clock=self._clock)
 
     def close(self) -> None:
         """Write what the journal has not got yet. Ray never asks for it: it ends its process."""
@@ -106,11 +130,12 @@ class SpotNodeProvider(OpenGCPNodeProvider):
                 # `ray up` prints this as one line, any other error as a traceback.
                 raise click.ClickException(f"the head cannot be launched: {exc}") from exc
         node_type = node_type_of(tags)
+        candidates = self._config.of(node_type).candidates("gcp", zones, machine_type)
         try:
             return self.launcher.launch(
                 lambda market, wanted: self._ask(market, wanted, base_config, tags),
                 node_type=node_type,
-                candidates=self._config.of(node_type).candidates("gcp", zones, machine_type),
+                candidates=self.data_disks.in_order(candidates, node_type),
                 wanted=count,
             )
         except NothingLaunched as exc:
@@ -124,8 +149,40 @@ class SpotNodeProvider(OpenGCPNodeProvider):
             "machineType": market.instance_type,
             "scheduling": _scheduling(node_config, market),
         }
-        with gcp_errors(str(market)):
-            return self.insert(market.zone, conf, tags, count)
+        if not market.spot or not self._is_reused(tags):
+            with gcp_errors(str(market)):
+                return self.insert(market.zone, conf, tags, count)
+        conf["scheduling"]["instanceTerminationAction"] = "STOP"
+        made = self._restarted(market, count, tags)
+        if len(made) < count:
+            try:
+                with gcp_errors(str(market)):
+                    labels = {**tags, **labels_for(self.cluster_name)}
+                    made |= self.insert(market.zone, conf, labels, count - len(made))
+            except self._unclear as exc:
+                if not made:
+                    raise
+                log.info("%s: %d of %d nodes, started again: %s", market, len(made), count, exc)
+        return made
+
+    def _restarted(self, market: Market, count: int, tags: Mapping[str, str]) -> dict[str, Any]:
+        """Stopped nodes of this market that were started again; none is no refusal."""
+        mine = {REUSE_LABEL: "boot", TAG_RAY_USER_NODE_TYPE: node_type_of(tags)}
+        try:
+            with gcp_errors(str(market)):
+                chosen = startable(
+                    self.stopped(market.zone, mine),
+                    instance_type=market.instance_type,
+                    launch_config=tags.get(LAUNCH_LABEL, ""),
+                    count=count,
+                )
+                return self.start(market.zone, chosen, tags)
+        except ConfigError as exc:  # somebody deleted it, perhaps: a new node will do
+            log.info("%s: no stopped node is started: %s", market, exc)
+            return {}
+
+    def _is_reused(self, tags: Mapping[str, str]) -> bool:
+        return not is_head(tags) and self._config.of(node_type_of(tags)).reuse == "boot"
 
     # -- what became of the nodes --------------------------------------------
 
@@ -151,6 +208,12 @@ class SpotNodeProvider(OpenGCPNodeProvider):
             }
 
         self._lookout.look(workers, self._fate)
+        self.data_disks.sweep()
+        if self._stopped is not None:
+            try:
+                self._stopped.sweep()
+            except self._unclear as exc:
+                log.info("stopped nodes stay for now: %s", exc)
         return ids
 
     def _fate(self, name: str, machine: Machine) -> Fate:
@@ -171,15 +234,52 @@ class SpotNodeProvider(OpenGCPNodeProvider):
         return Fate(preempted=False if ended else None, why=", ".join(ended) or status)
 
     def terminate_node(self, node_id: str) -> None:
-        """End a node; one that is gone already is no error."""
+        """End a node, or stop it for the next launch; one that is gone already is no error."""
         self._lookout.ending([node_id])
-        self.delete(node_id)
+        if self._is_reused(self._tags_of(node_id)) and self.market_of(node_id).spot:
+            self.stop(node_id)
+        else:
+            self.delete(node_id)
+
+    def terminate_nodes(self, node_ids: list[str]) -> None:
+        """End nodes; with the head, which is `ray down`, also what was kept for later."""
+        if not any(is_head(self._tags_of(node_id)) for node_id in node_ids):
+            for node_id in node_ids:
+                self.terminate_node(node_id)
+            return
+        self.data_disks.end()
+        self._lookout.ending(node_ids)
+        if self._stopped is not None:
+            self._stopped.end()
+        for node_id in node_ids:
+            self.delete(node_id)
+
+    def _tags_of(self, node_id: str) -> Mapping[str, str]:
+        """A node's labels where something may be kept of it; none for one that is gone."""
+        if self.data_disks.is_idle and self._stopped is None:
+            return {}
+        try:
+            return dict(self.node_tags(node_id))
+        except self._unclear as exc:
+            log.info("nobody knows %s any more: %s", node_id, exc)
+            return {}
 
     # -- what Ray is told ----------------------------------------------------
 
     def get_command_runner(self, log_prefix: str, node_id: str, *args: Any, **kwargs: Any) -> Any:
         runner = self._ray.get_command_runner(log_prefix, node_id, *args, **kwargs)
-        return with_true_labels(runner, lambda: labels_of(self.market_of(node_id)))
+        runner = with_true_labels(runner, lambda: labels_of(self.market_of(node_id)))
+        tags = self.node_tags(node_id)
+        node_type = node_type_of(tags)
+        if is_head(tags) or not self.data_disks.wants(node_type):
+            return runner
+        return with_data_disk(
+            runner,
+            self.data_disks,
+            node=node_id,
+            node_type=node_type,
+            zone=lambda: self.market_of(node_id).zone,
+        )
 
     @staticmethod
     def fillout_available_node_types_resources(cluster_config: dict[str, Any]) -> dict[str, Any]:
@@ -204,6 +304,26 @@ class SpotNodeProvider(OpenGCPNodeProvider):
             # `ray up` prints this error without a traceback.
             raise click.ClickException("\n".join(str(problem) for problem in problems))
         return filled_out(cluster_config)
+
+
+def _disks(provider_config: Mapping[str, Any], clock: Clock) -> Disks:
+    from spotray.cloud.gcp.disks import PersistentDisks
+
+    return PersistentDisks(provider_config["project_id"], provider_config["region"], clock=clock)
+
+
+def _disk_errors(wanted: Mapping[str, Any]) -> tuple[type[Exception], ...]:
+    """Of the library for disks, which is asked for only where there are some."""
+    if not wanted:
+        return ()
+    from spotray.cloud.gcp.disks import api_errors
+
+    try:
+        return api_errors()
+    except ImportError as exc:
+        path = f"provider.markets.{next(iter(wanted))}.data_disk"
+        cure = "install spotray[gcp], which brings google-cloud-compute"
+        raise ConfigError(f"{path}: {exc}: {cure}") from exc
 
 
 def _scheduling(node_config: Mapping[str, Any], market: Market) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from spotray.cluster.node_types import NodeType, commands, mapping, node_types, zones
+from spotray.cluster.disks.config import MOUNT
+from spotray.cluster.node_types import NodeType, commands, disk_of, mapping, node_types, zones
 from spotray.cluster.problems import Problem
 from spotray.market import catalog
 
@@ -15,6 +17,8 @@ _BUCKETS = ("s3://", "gs://", "abfs://", "abfss://")
 def check_nodes(config: Mapping[str, Any]) -> Iterator[Problem]:
     """All of it, for every node type."""
     every = [one for one in node_types(config) if one.cloud]
+    for one in every:
+        yield from _check_data_disk(one, config)
     for one in every:
         if not one.instance_type:
             yield Problem(path=one.instance_type_path, what="is missing", cure="name one")
@@ -70,6 +74,36 @@ def _check_gpus(one: NodeType, config: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _told(counts: Mapping[str, int | None]) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.items())
+
+
+# -- data disks ---------------------------------------------------------------
+
+
+def _check_data_disk(one: NodeType, config: Mapping[str, Any]) -> Iterator[Problem]:
+    disk = disk_of(config, one.name)
+    mount = disk.get("mount", MOUNT)
+    if not disk or not isinstance(mount, str):
+        return
+    path = f"provider.markets.{one.name}.data_disk"
+    used = " ".join(text for _, text in commands(config, "setup_commands", "worker_setup_commands"))
+    if f"{mount}/" not in used:
+        yield Problem(
+            path=path,
+            what=f"no setup command keeps anything under {mount}: each node installs all anew",
+            cure=f"put the environment or uv's cache there (export UV_CACHE_DIR={mount}/uv), as "
+            "`spotray cluster new --data-disk` does",
+            is_warning=True,
+        )
+    docker = config.get("docker")
+    if isinstance(docker, Mapping) and docker.get("container_name"):
+        keys = ("run_options", "worker_run_options")
+        given = [str(each) for key in keys for each in docker.get(key) or ()]
+        if not any(re.search(rf"\s{re.escape(mount)}:|={re.escape(mount)}\b", x) for x in given):
+            yield Problem(
+                path="docker.run_options",
+                what=f"the container does not see {mount}, which is mounted on the node",
+                cure=f"add -v {mount}:{mount}",
+            )
 
 
 # -- network ------------------------------------------------------------------

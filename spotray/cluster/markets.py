@@ -12,6 +12,8 @@
           instance_types: [g5.xlarge, g6.xlarge]   # default: the one of node_config
           spot: true                # default; false: on-demand only
           fallback: on-demand       # default; wait: never on-demand
+          reuse: boot               # GCP: spot nodes are stopped, and started again
+          data_disk: {size_gb: 200} # default: none; see `spotray.cluster.disks.config`
       launch_memory: ~/.spotray/launches.jsonl     # default
       launch_policy: {name: spot-first, cooldown_s: 120}
 
@@ -25,6 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from spotray.cluster.disks.config import DataDisk, check_data_disk
 from spotray.cluster.problems import Problem, unknown_key
 from spotray.errors import ConfigError
 from spotray.market.offer import Market
@@ -73,6 +76,8 @@ class NodeMarkets:
     instance_types: tuple[str, ...] = ()  # best first; empty: the one of node_config
     spot: bool = True  # false: on-demand only
     fallback: str = "on-demand"  # when spot is out; or "wait"
+    data_disk: DataDisk | None = None  # that each node gets, and the next one after it
+    reuse: str = ""  # GCP: "boot", spot nodes are stopped and started again with their disk
 
     def candidates(self, cloud: str, zones: tuple[str, ...], own_type: str) -> tuple[Market, ...]:
         """The markets, in the order of the config: spot before on-demand, type by type."""
@@ -107,6 +112,10 @@ class LaunchConfig:
                 instance_types=tuple(given.get("instance_types", ())),
                 spot=given.get("spot", True),
                 fallback=given.get("fallback", "on-demand"),
+                data_disk=DataDisk.of(given["data_disk"], cloud=cloud)
+                if "data_disk" in given
+                else None,
+                reuse=given.get("reuse", ""),
             )
             for name, given in (provider.get("markets") or {}).items()
         }
@@ -119,6 +128,12 @@ class LaunchConfig:
     def of(self, node_type: str) -> NodeMarkets:
         """The markets of a worker type."""
         return self.markets.get(node_type, NodeMarkets())
+
+    @property
+    def data_disks(self) -> Mapping[str, DataDisk]:
+        """By worker type; those without one are left out."""
+        every = {name: one.data_disk for name, one in self.markets.items()}
+        return {name: disk for name, disk in every.items() if disk is not None}
 
 
 def check_provider(provider: Mapping[str, Any], *, cloud: str) -> Iterator[Problem]:
@@ -140,7 +155,7 @@ def check_provider(provider: Mapping[str, Any], *, cloud: str) -> Iterator[Probl
     markets = provider.get("markets") or {}
     if isinstance(markets, Mapping):
         for name, given in markets.items():
-            yield from _check_markets(f"provider.markets.{name}", given)
+            yield from _check_markets(f"provider.markets.{name}", given, cloud)
     else:
         yield Problem(
             path="provider.markets",
@@ -190,7 +205,7 @@ def check_node_types(
                 )
 
 
-def _check_markets(path: str, given: Any) -> Iterator[Problem]:
+def _check_markets(path: str, given: Any, cloud: str) -> Iterator[Problem]:
     if not isinstance(given, Mapping):
         yield Problem(
             path=path, what=f"{given!r} is no map", cure="write {instance_types: [...], ...}"
@@ -223,6 +238,22 @@ def _check_markets(path: str, given: Any) -> Iterator[Problem]:
             what=f"{given['fallback']!r}",
             cure=f"write one of {', '.join(FALLBACKS)}",
         )
+    if "reuse" in given:
+        yield from _check_reuse(path, given, cloud)
+    if "data_disk" in given:
+        yield from check_data_disk(f"{path}.data_disk", given["data_disk"], cloud=cloud)
+
+
+def _check_reuse(path: str, given: Mapping[str, Any], cloud: str) -> Iterator[Problem]:
+    path = f"{path}.reuse"
+    if cloud != "gcp":
+        cure = "leave it out, and take a data_disk"
+        yield Problem(path=path, what="only GCP starts a spot node that it stopped", cure=cure)
+    elif given["reuse"] != "boot":
+        yield Problem(path=path, what=f"{given['reuse']!r}", cure="write boot, or leave it out")
+    elif given.get("spot") is False:
+        cure = "leave one of the two out"
+        yield Problem(path=path, what="is about spot nodes, and spot is false", cure=cure)
 
 
 def _unknown_keys(path: str, given: Mapping[str, Any], known: Iterable[str]) -> Iterator[Problem]:

@@ -105,6 +105,12 @@ def node_types(config: Mapping[str, Any]) -> list[NodeType]:
     ]
 
 
+def disk_of(config: Mapping[str, Any], node_type: str) -> Mapping[str, Any]:
+    """The ``data_disk`` of a worker type, or an empty map."""
+    markets = mapping(mapping(config, "provider"), "markets")
+    return mapping(mapping(markets, node_type), "data_disk")
+
+
 def zones(config: Mapping[str, Any]) -> list[str]:
     """The zones of ``provider.availability_zone``."""
     text = mapping(config, "provider").get("availability_zone")

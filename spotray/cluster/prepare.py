@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spotray.cluster.node_types import cloud_of, mapping, node_types
+from spotray.cluster.node_types import cloud_of, disk_of, mapping, node_types
 from spotray.cluster.presets import PLACEHOLDERS
 from spotray.cluster.render_aws import HEAD_PROFILE, WORKER_PROFILE
 from spotray.errors import ConfigError
@@ -25,6 +25,7 @@ class Needs:
     worker_profile: str | None
     buckets: tuple[str, ...]
     placement_groups: tuple[str, ...]
+    data_disks: bool = False
 
 
 def needs_of(config: Mapping[str, Any]) -> Needs:
@@ -56,6 +57,7 @@ def needs_of(config: Mapping[str, Any]) -> Needs:
         worker_profile=WORKER_PROFILE if WORKER_PROFILE in profiles else None,
         buckets=buckets,
         placement_groups=tuple(dict.fromkeys(groups)),
+        data_disks=any(disk_of(config, one.name) for one in node_types(config)),
     )
 
 
@@ -70,7 +72,10 @@ def prepare(needs: Needs) -> Iterator[str]:
 
     if needs.head_profile or needs.worker_profile:
         yield from prepare_rights(
-            head=needs.head_profile, workers=needs.worker_profile, buckets=needs.buckets
+            head=needs.head_profile,
+            workers=needs.worker_profile,
+            buckets=needs.buckets,
+            data_disks=needs.data_disks,
         )
     for group in needs.placement_groups:
         made = ensure_placement_group(group, region=needs.region)

@@ -7,6 +7,7 @@ cloud is asked for stands in the file of that cloud.
 from __future__ import annotations
 
 import shlex
+from pathlib import PurePosixPath
 
 from spotray.cluster import render_aws, render_azure, render_gcp
 from spotray.cluster.spec import ClusterSpec, WorkerSpec
@@ -158,6 +159,7 @@ def _setup(spec: ClusterSpec) -> list[str]:
         "setup_commands:",
         *indent(
             [
+                *_kept(spec),
                 *command(
                     f"test -x {uv} || curl -LsSf https://astral.sh/uv/{UV_VERSION}/install.sh | sh",
                     "The same Python everywhere, whatever the image has.",
@@ -170,6 +172,7 @@ def _setup(spec: ClusterSpec) -> list[str]:
                     + _requirements(spec),
                     "torch for the GPU's driver, or for the CPU where there is none.",
                 ),
+                *_whole(spec),
                 *command(
                     f"printf 'export %s\\n'\n{names}\n> ~/.spotray_environment",
                     "How soon a lost node is noticed; where the facts about nodes go.",
@@ -199,6 +202,38 @@ def _setup(spec: ClusterSpec) -> list[str]:
         ),
         "worker_setup_commands: []",
     ]
+
+
+# What uv makes: the environment, its cache of wheels, its Python.
+_KEPT = ("venv", ".cache/uv", ".local/share/uv")
+
+
+def _kept(spec: ClusterSpec) -> list[str]:
+    """Where there is a data disk: put there what takes long to install."""
+    home = _kept_home(spec)
+    if not home:
+        return []
+    return command(
+        f"! mountpoint -q {home.parent} || {{ test -e {home}/whole || rm -rf {home};\n"
+        f"rm -f {home}/whole; for one in {' '.join(_KEPT)};\n"
+        f"do mkdir -p {home}/$one ~/$(dirname $one);\n"
+        f"test -e ~/$one || ln -sfn {home}/$one ~/$one; done; }}",
+        "On the data disk, where there is one: the next node finds all installed. What a node\n"
+        "left unfinished is thrown away.",
+    )
+
+
+def _whole(spec: ClusterSpec) -> list[str]:
+    """The mark that nothing on the data disk is unfinished."""
+    home = _kept_home(spec)
+    if not home:
+        return []
+    return command(f"! mountpoint -q {home.parent} || {{ sync -f {home} && touch {home}/whole; }}")
+
+
+def _kept_home(spec: ClusterSpec) -> PurePosixPath | None:
+    mounts = [one.mount for one in spec.workers if one.data_disk_gb]
+    return PurePosixPath(mounts[0]) / "env" if mounts else None
 
 
 def _start(spec: ClusterSpec) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spotray.cluster.spec import ClusterSpec, WorkerSpec
+from spotray.cluster.spec import ClusterSpec, WorkerSpec, data_disk
 from spotray.cluster.yamltext import flow, scalar
 
 HEAD_PACKAGES = ("boto3",)  # where Ray's own provider launches
@@ -70,6 +70,10 @@ def markets(spec: ClusterSpec) -> list[str]:
     for one in spec.workers:
         which: dict[str, Any] = {"instance_types": list(one.instance_types)}
         which |= {"fallback": one.fallback} if one.purchase == "spot" else {"spot": False}
+        if one.data_disk_gb:
+            which["data_disk"] = data_disk(one)
+        if one.reuse:
+            which["reuse"] = one.reuse
         lines.append(f"  {one.name}: {flow(which)}")
     return lines
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from spotray.cluster.disks.config import MOUNT, check_data_disk
 from spotray.cluster.problems import Problem, unknown_key
 from spotray.errors import ConfigError
 from spotray.market import catalog
@@ -46,6 +47,10 @@ class WorkerSpec:
     min_workers: int = 0  # held also without a job
     max_workers: int = 4
     disk_gib: int = 150
+    data_disk_gb: int = 0  # a disk that outlives the node, for data and environment; 0: none
+    data_disk_type: str = ""  # empty: gp3; on GCP pd-balanced
+    mount: str = MOUNT  # where that is
+    reuse: Literal["", "boot"] = ""  # GCP: "boot", spot nodes are stopped and started again
     image: str = ""  # empty: one with NVIDIA's driver
     accelerator: str = ""  # GCP's n1: "nvidia-tesla-t4"; one of them
     preemptible: bool = False  # GCP: the older kind of spot, 24 hours at most
@@ -255,6 +260,10 @@ def _wrong(spec: ClusterSpec) -> Iterator[Problem]:
     yield from _wrong_head(spec)
     if not spec.workers:
         yield Problem(path="workers", what="there are none", cure="add a table [workers.gpu]")
+    mounts = {one.mount for one in spec.workers if one.data_disk_gb}
+    if len(mounts) > 1:
+        cure = "mount all data disks in one place: the setup commands are the same for all pools"
+        yield Problem(path="workers", what=f"have {' and '.join(sorted(mounts))}", cure=cure)
     names = [one.name for one in spec.workers]
     for name in sorted({one for one in names if names.count(one) > 1 or one == "head"}):
         yield Problem(path=f"workers.{name}", what="is taken", cure="give it another name")
@@ -350,6 +359,11 @@ def _wrong_worker(worker: WorkerSpec, spec: ClusterSpec, path: str) -> Iterator[
         )
     yield from _wrong_sizes(f"{path}.disk_gib", worker.disk_gib)
     yield from _wrong_types(worker, spec, f"{path}.instance_types")
+    if worker.data_disk_gb:
+        yield from _wrong_data_disk(worker, spec, path)
+    if worker.reuse and (spec.cloud, spec.provider, worker.purchase) != ("gcp", "spotray", "spot"):
+        what = "is for spot nodes on GCP that spotray's provider launches"
+        yield Problem(path=f"{path}.reuse", what=what, cure="leave it out")
     if spec.cloud != "aws" and (worker.efa or worker.placement_group):
         yield Problem(path=f"{path}.efa", what=f"{spec.cloud} has no EFA", cure="leave it out")
     elif worker.efa or worker.placement_group:
@@ -364,6 +378,24 @@ def _wrong_worker(worker: WorkerSpec, spec: ClusterSpec, path: str) -> Iterator[
             what="the choice of the market launches what GCP calls SPOT",
             cure='leave it out (the price is the same), or write provider = "ray"',
         )
+
+
+def _wrong_data_disk(worker: WorkerSpec, spec: ClusterSpec, path: str) -> Iterator[Problem]:
+    if spec.provider == "ray":
+        cure = 'leave it out, or write provider = "spotray"'
+        what = "Ray's own provider has no data disks"
+        yield Problem(path=f"{path}.data_disk_gb", what=what, cure=cure)
+        return
+    names = {"size_gb": "data_disk_gb", "type": "data_disk_type", "mount": "mount"}
+    for one in check_data_disk("", data_disk(worker), cloud=spec.cloud):
+        where = f"{path}.{names[one.path.lstrip('.')]}"
+        yield Problem(path=where, what=one.what, cure=one.cure)
+
+
+def data_disk(worker: WorkerSpec) -> dict[str, Any]:
+    """The pool's ``data_disk`` as it stands in the YAML."""
+    kind = {"type": worker.data_disk_type} if worker.data_disk_type else {}
+    return {"size_gb": worker.data_disk_gb, **kind, "mount": worker.mount}
 
 
 def _wrong_types(worker: WorkerSpec, spec: ClusterSpec, path: str) -> Iterator[Problem]:

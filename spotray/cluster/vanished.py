@@ -89,7 +89,7 @@ class Lookout:
         launched_s = next(
             (
                 fact.at_s
-                for fact in self._memory.facts()
+                for fact in reversed(self._memory.facts())  # it may have been started again
                 if isinstance(fact, Launched) and name in fact.names
             ),
             machine.launched_s,

@@ -8,6 +8,8 @@ from spotray.events import (
     CapacityChanged,
     CheckpointCommitted,
     CheckpointRejected,
+    DiskDeleted,
+    DiskMounted,
     Drained,
     EpochAudited,
     Event,
@@ -102,6 +104,11 @@ def _words(event: Event) -> str:
         case InstanceVanished():
             how = "was taken" if event.preempted else "ended"
             return f"{event.name} in {event.market} {how} after {event.lived_s:.0f} s"
+        case DiskMounted():
+            found = "as another node left it" if event.warm else "empty"
+            return f"{event.name} has disk {event.disk} ({event.size_gib} GiB), {found}"
+        case DiskDeleted():
+            return f"disk {event.disk} in {event.zone} deleted: {event.why}"
         case JobStarted():
             return f"job {event.job} started"
         case JobEnded():

@@ -163,19 +163,25 @@ class Loss:
 
 
 def losses(facts: Sequence[Fact]) -> list[Loss]:
-    """The preemptions among the facts, each node once, by time.
+    """The preemptions among the facts, each launch of a node once, by time.
 
     A node whose launch is not remembered any more lived for long.
     """
-    born = {name: fact.at_s for fact in facts if isinstance(fact, Launched) for name in fact.names}
-    found, seen = [], set()
+    launches: dict[str, list[float]] = {}
+    for fact in facts:
+        for name in fact.names if isinstance(fact, Launched) else ():
+            launches.setdefault(name, []).append(fact.at_s)
+    found: list[Loss] = []
+    seen: set[tuple[str, float]] = set()
     for fact in sorted((f for f in facts if isinstance(f, Preempted)), key=lambda f: f.at_s):
-        if fact.name in seen:
+        # A node may have been stopped and started again; another clock may run behind.
+        times = launches.get(fact.name, [])
+        before = [at_s for at_s in times if at_s <= fact.at_s] or times[:1]
+        born_s = before[-1] if before else -math.inf
+        if (fact.name, born_s) in seen:
             continue
-        seen.add(fact.name)
-        lived_s = fact.lived_s
-        if lived_s is None:
-            lived_s = fact.at_s - born.get(fact.name, -math.inf)
+        seen.add((fact.name, born_s))
+        lived_s = fact.at_s - born_s if fact.lived_s is None else fact.lived_s
         found.append(Loss(at_s=fact.at_s, market=fact.market, lived_s=max(lived_s, 0.0)))
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -116,6 +117,32 @@ class EmulatedEC2:
 
 
 @contextmanager
+def _strict_volumes() -> Iterator[None]:
+    """EC2 attaches a volume once, in its zone, to a node that runs; moto attaches any to any."""
+    from moto.core import DEFAULT_ACCOUNT_ID
+    from moto.ec2.exceptions import EC2ClientError, VolumeInUseError
+    from moto.ec2.models import ec2_backends
+
+    backend: Any = ec2_backends[DEFAULT_ACCOUNT_ID][REGION]
+    attach, one_at_a_time = backend.attach_volume, threading.Lock()
+
+    def strict(volume_id: str, instance_id: str, *args: Any, **kwargs: Any) -> Any:
+        with one_at_a_time:
+            volume, instance = backend.get_volume(volume_id), backend.get_instance(instance_id)
+            if volume.attachment:
+                raise VolumeInUseError(volume_id, volume.attachment.instance.id)
+            if volume.zone.name != instance._placement.zone:
+                raise EC2ClientError("InvalidVolume.ZoneMismatch", "another zone")
+            return attach(volume_id, instance_id, *args, **kwargs)
+
+    backend.attach_volume = strict
+    try:
+        yield
+    finally:
+        del backend.attach_volume
+
+
+@contextmanager
 def emulated_ec2(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedEC2]:
     from moto import mock_aws
     from ray.autoscaler._private.aws import utils
@@ -125,7 +152,7 @@ def emulated_ec2(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedEC2]:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
-    with mock_aws():
+    with mock_aws(), _strict_volumes():
         # Ray keeps its clients for the process; these must be of this emulation.
         utils.resource_cache.cache_clear()
         utils.client_cache.cache_clear()

@@ -73,6 +73,7 @@ class EmulatedGCE:
         self.holds: dict[Market, int] = {}  # so many instances, then it is sold out
         self.takes_s = 3.0  # an insert's operation runs that long
         self.machines: dict[str, dict[str, Any]] = {}  # by name, also stopped ones
+        self.started: list[str] = []  # stopped instances that were started again
         self.operations: list[dict[str, Any]] = []
         self._ids = itertools.count(1000)
         self._http = SimpleNamespace(credentials=None)
@@ -89,7 +90,11 @@ class EmulatedGCE:
         if action == "DELETE":
             del self.machines[name]
         else:
-            machine["status"] = "TERMINATED"
+            self._stop(machine)
+
+    def _stop(self, machine: dict[str, Any]) -> None:
+        stopped = datetime.fromtimestamp(self.clock.now_s(), UTC).isoformat()
+        machine |= {"status": "TERMINATED", "lastStopTimestamp": stopped}
 
     # -- the API, as its client names it -------------------------------------
 
@@ -131,6 +136,27 @@ class EmulatedGCE:
 
         return _Call(answer)
 
+    def stop(self, *, project: str, zone: str, instance: str) -> _Call:
+        def answer() -> dict[str, Any]:
+            machine = self._machine(zone, instance)
+            self._stop(machine)
+            return self._operation(machine, "stop")
+
+        return _Call(answer)
+
+    def start(self, *, project: str, zone: str, instance: str) -> _Call:
+        def answer() -> dict[str, Any]:
+            machine = self._machine(zone, instance)
+            operation = self._operation(machine, "start")
+            if error := self.refuses.get(self.market_of(machine)):
+                operation["fails"] = {"errors": [{"code": error, "message": "Google's own words"}]}
+            else:
+                machine["status"] = "RUNNING"
+                self.started.append(instance)
+            return operation
+
+        return _Call(answer)
+
     def setLabels(self, *, project: str, zone: str, instance: str, body: dict[str, Any]) -> _Call:
         def answer() -> dict[str, Any]:
             machine = self._machine(zone, instance)
@@ -140,6 +166,14 @@ class EmulatedGCE:
             return self._operation(machine, "setLabels")
 
         return _Call(answer)
+
+    def market_of(self, machine: dict[str, Any]) -> Market:
+        return Market(
+            cloud="gcp",
+            zone=machine["zone"].rpartition("/")[2],
+            instance_type=machine["machineType"].rpartition("/")[2],
+            spot=machine["scheduling"].get("provisioningModel") == "SPOT",
+        )
 
     def _insert(self, zone: str, body: dict[str, Any]) -> dict[str, Any]:
         kind = body["machineType"].rpartition("/")[2]

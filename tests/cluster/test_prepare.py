@@ -45,6 +45,13 @@ def test_a_placeholder_is_no_bucket() -> None:
         needs_of(yaml.safe_load(text))
 
 
+def test_a_cluster_with_data_disks_needs_rights_for_them() -> None:
+    config = config_of("aws-g5-spot")
+    assert not needs_of(config).data_disks
+    config["provider"]["markets"]["gpu"]["data_disk"] = {"size_gb": 200}
+    assert needs_of(config).data_disks
+
+
 @pytest.mark.parametrize(
     "config", [{}, [], {"provider": {"type": "gcp"}}, config_of("gcp-l4-spot")]
 )

@@ -132,3 +132,39 @@ def test_a_word_that_the_types_forbid_is_refused_at_run_time_too() -> None:
 def test_what_is_no_toml_is_one_problem() -> None:
     assert paths("name = ") == ["(file)"]
     assert paths("workers = 3") != []
+
+
+@pytest.mark.parametrize(
+    ("lines", "wrong"),
+    [
+        ("data_disk_gb = 200", []),
+        ("data_disk_gb = 5", ["workers.gpu.data_disk_gb"]),
+        ('data_disk_gb = 200\ndata_disk_type = "pd-ssd"', ["workers.gpu.data_disk_type"]),
+        ('data_disk_gb = 200\nmount = "data"', ["workers.gpu.mount"]),
+    ],
+)
+def test_a_data_disk_is_checked_with_the_pool(lines: str, wrong: list[str]) -> None:
+    assert paths(GOOD + lines) == wrong
+
+
+def test_only_googles_spot_nodes_are_started_again() -> None:
+    assert paths(GOOD + 'reuse = "boot"') == ["workers.gpu.reuse"]
+    assert paths(GOOD + 'reuse = "disk"') == ["workers.gpu.reuse"]
+    spec = preset("gcp-l4-spot")
+    (gpu,) = spec.workers
+    again = dataclasses.replace(spec, workers=(dataclasses.replace(gpu, reuse="boot"),))
+    assert ClusterSpec.from_toml(again.to_toml()) == again
+
+
+def test_rays_own_provider_has_no_data_disks() -> None:
+    text = GOOD.replace('"g5.xlarge", "g5.2xlarge"', '"g5.xlarge"') + "data_disk_gb = 200\n"
+    assert paths('provider = "ray"\n' + text) == ["workers.gpu.data_disk_gb"]
+
+
+def test_data_disks_of_all_pools_are_in_one_place() -> None:
+    pools = [
+        WorkerSpec(name=name, instance_types=("g5.xlarge",), data_disk_gb=200, mount=f"/{name}")
+        for name in ("gpu", "other")
+    ]
+    with pytest.raises(ConfigError, match="/gpu and /other"):
+        dataclasses.replace(preset("aws-g5-spot"), workers=tuple(pools))

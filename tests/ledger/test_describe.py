@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spotray.events import (
+    DiskDeleted,
+    DiskMounted,
     Event,
     FellBack,
     InstanceVanished,
@@ -22,6 +24,18 @@ NODE = "0123456789abcdef"
 @pytest.mark.parametrize(
     ("event", "words"),
     [
+        (
+            DiskMounted(at_s=0.0, name="i-1", disk="vol-1", zone="a", size_gib=200, warm=True),
+            "i-1 has disk vol-1 (200 GiB), as another node left it",
+        ),
+        (
+            DiskMounted(at_s=0.0, name="i-1", disk="vol-1", zone="a", size_gib=200, warm=False),
+            "i-1 has disk vol-1 (200 GiB), empty",
+        ),
+        (
+            DiskDeleted(at_s=0.0, disk="vol-1", zone="us-west-2a", why="no node had it for 24 h"),
+            "disk vol-1 in us-west-2a deleted: no node had it for 24 h",
+        ),
         (
             WorkerGroupStarted(at_s=0.0, generation=2, world_size=3),
             "3 workers met (generation 2)",

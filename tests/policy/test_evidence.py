@@ -151,6 +151,17 @@ def test_two_who_tell_of_one_preemption_tell_of_one() -> None:
     assert troubles(A, facts, since_s=0.0) == 1
 
 
+def test_a_node_that_is_started_again_can_be_lost_again() -> None:
+    facts = (
+        Launched(at_s=100.0, market=A, names=("i-1",)),
+        Preempted(at_s=160.0, market=A, name="i-1"),
+        Preempted(at_s=161.0, market=A, name="i-1"),
+        Launched(at_s=200.0, market=A, names=("i-1",)),
+        Preempted(at_s=290.0, market=A, name="i-1"),
+    )
+    assert [(loss.at_s, loss.lived_s) for loss in losses(facts)] == [(160.0, 60.0), (290.0, 90.0)]
+
+
 def lost(at_s: float, name: str, *, lived_s: float, market: Market = A) -> Preempted:
     return Preempted(at_s=at_s, market=market, name=name, lived_s=lived_s)
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from spotray.cloud.aws.errors import boto_errors
+from spotray.cloud.disks import CLUSTER_TAG
 from spotray.errors import ConfigError
 
 _TRUST = {
@@ -50,6 +51,24 @@ def launch_policy(worker_role: str) -> dict[str, Any]:
     )
 
 
+def disk_policy() -> dict[str, Any]:
+    """What the head needs for data disks: volumes that carry our tag, and no others."""
+    volumes, instances = "arn:aws:ec2:*:*:volume/*", "arn:aws:ec2:*:*:instance/*"
+    return _policy(
+        _tagged(_allow(["ec2:CreateVolume"], [volumes]), "aws:RequestTag"),
+        _tagged(
+            _allow(["ec2:AttachVolume", "ec2:DetachVolume", "ec2:DeleteVolume"], [volumes]),
+            "ec2:ResourceTag",
+        ),
+        _allow(["ec2:AttachVolume", "ec2:DetachVolume"], [instances]),
+    )
+
+
+def _tagged(statement: dict[str, Any], whose: str) -> dict[str, Any]:
+    """A statement that holds only where our tag is there."""
+    return {**statement, "Condition": {"Null": {f"{whose}/{CLUSTER_TAG}": "false"}}}
+
+
 def bucket_policy(bucket: str) -> dict[str, Any]:
     """Reading and writing one bucket."""
     arn = f"arn:aws:s3:::{bucket}"
@@ -69,7 +88,12 @@ def bucket_policy(bucket: str) -> dict[str, Any]:
 
 
 def prepare_rights(
-    *, head: str | None, workers: str | None, buckets: Sequence[str], iam: Any = None
+    *,
+    head: str | None,
+    workers: str | None,
+    buckets: Sequence[str],
+    data_disks: bool = False,
+    iam: Any = None,
 ) -> Iterator[str]:
     """Make the roles and profiles, or bring them up to date; a line for each thing done.
 
@@ -79,6 +103,7 @@ def prepare_rights(
         head: the instance profile's name, and its role's; None: not ours to make.
         workers: the same for the workers.
         buckets: that both may use.
+        data_disks: whether the head shall give disks to the workers.
         iam: a boto3 client; None: that of the environment.
 
     Raises:
@@ -92,7 +117,10 @@ def prepare_rights(
             yield from _role(iam, workers, {})
         if head:
             # The worker's role is named even if somebody else made it.
-            yield from _role(iam, head, {"launch": launch_policy(workers or "*")})
+            policies = {"launch": launch_policy(workers or "*")}
+            yield from _role(iam, head, policies | ({"disks": disk_policy()} if data_disks else {}))
+            if data_disks:
+                yield f"role {head} may give the workers data disks, and delete them"
         for role in filter(None, (head, workers)):
             for bucket in buckets:
                 _put(iam, role, f"bucket-{bucket}", bucket_policy(bucket))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from spotray.errors import (
     ConfigError,
@@ -145,10 +145,10 @@ def gcp_errors(market: str) -> Iterator[None]:
     try:
         yield
     except OperationFailed as exc:
-        _raise(exc, exc.code, exc.words, market, None)
+        raise_ours(exc, exc.code, exc.words, market, None)
     except HttpError as exc:
         code, words = reason_of(exc)
-        _raise(exc, code, words, market, int(exc.resp.status))
+        raise_ours(exc, code, words, market, int(exc.resp.status))
     except OSError as exc:  # no way to Google, or no answer in time
         raise ThrottledError(
             f"{market}: {exc}", market=market, code=type(exc).__name__, retry_after_s=_RETRY_S
@@ -172,7 +172,8 @@ def foreign_errors() -> tuple[type[Exception], ...]:
     return Error, OperationFailed
 
 
-def _raise(exc: Exception, code: str, words: str, market: str, status: int | None) -> None:
+def raise_ours(exc: Exception, code: str, words: str, market: str, status: int | None) -> NoReturn:
+    """Raise what ``code`` is in our words, or ``exc`` itself if nobody here knows it."""
     ours = class_of(code, words, status=status)
     if ours is None:
         raise exc

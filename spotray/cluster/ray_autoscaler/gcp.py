@@ -2,14 +2,15 @@
 
 Leans on these private parts of `GCPNodeProvider`: that a `GCPCompute` is one zone, that
 ``self.resources`` is listed through and ``_get_resource_depending_on_node_name`` asked for
-the one of a node, and that ``create_instance`` starts an operation without waiting for it.
+the one of a node, and that ``create_instance`` and its like start an operation without
+waiting for it.
 """
 
 from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ray.autoscaler._private.gcp.config import construct_clients_from_provider_config
@@ -84,7 +85,7 @@ class OpenGCPNodeProvider(GCPNodeProvider):
         Several are asked for before the first is waited for, and Ray's lock is not held
         meanwhile: its listing goes on.
         """
-        resource, begun, made = self.resources[zone], [], {}
+        resource, begun = self.resources[zone], []
         refused: Exception | None = None
         for _ in range(count):
             try:
@@ -98,6 +99,45 @@ class OpenGCPNodeProvider(GCPNodeProvider):
                     raise
                 refused = exc  # the account's limit, most likely: what has begun still counts
                 break
+        return self._came_up(resource, begun, count, refused)
+
+    def start(
+        self, zone: str, instances: Iterable[Any], labels: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Start stopped instances anew, at least one; raises the first refusal if none.
+
+        ``labels`` are added to those that they have: Ray's updater goes by them.
+        """
+        resource, begun = self.resources[zone], []
+        refused: Exception | None = None
+        wanted = list(instances)
+        for one in wanted:
+            try:
+                resource.set_labels(one, dict(labels), wait_for_operation=False)
+                name = one["name"]
+                begun.append((resource.start_instance(name, wait_for_operation=False), name))
+            except self._refusals as exc:
+                refused = refused or exc
+        return self._came_up(resource, begun, len(wanted), refused)
+
+    def stopped(self, zone: str, labels: Mapping[str, str]) -> dict[str, Any]:
+        """The instances of the cluster that are stopped and carry these labels, by name."""
+        found = self.resources[zone].list_instances(dict(labels), True)
+        return {one["name"]: one for one in found if one["status"] == "TERMINATED"}
+
+    def stop(self, node_id: str) -> None:
+        """Stop an instance; one that is gone already is no error. Returns before it stands."""
+        self._end(node_id, "stop_instance")
+
+    def _came_up(
+        self,
+        resource: Any,
+        begun: Iterable[tuple[Mapping[str, Any], str]],
+        count: int,
+        refused: Exception | None,
+    ) -> dict[str, Any]:
+        """What the operations that have begun brought up; raises the first refusal if nothing."""
+        made = {}
         for operation, name in begun:
             done = self._done(resource, operation)
             if (error := operation_error(done)) is None:
@@ -107,6 +147,7 @@ class OpenGCPNodeProvider(GCPNodeProvider):
         if refused is not None:
             if not made:
                 raise refused
+            zone = resource.availability_zone
             log.info("%s: %d of %d nodes: %s", zone, len(made), count, refused)
         return made
 
@@ -159,11 +200,14 @@ class OpenGCPNodeProvider(GCPNodeProvider):
 
     def delete(self, node_id: str) -> None:
         """End an instance; one that is gone already is no error. Returns before it is gone."""
+        self._end(node_id, "delete_instance")
+
+    def _end(self, node_id: str, how: str) -> None:
         from googleapiclient.errors import HttpError
 
         resource = self._get_resource_depending_on_node_name(node_id)
         try:
-            resource.delete_instance(node_id=node_id, wait_for_operation=False)
+            getattr(resource, how)(node_id=node_id, wait_for_operation=False)
         except HttpError as exc:
             if exc.resp.status != _GONE:
                 raise

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import click
 import yaml
 from ray._private.ray_constants import LABELS_ENVIRONMENT_VARIABLE
+from ray.autoscaler._private.subprocess_output_util import ProcessRunnerError
 from ray.autoscaler.node_launch_exception import NodeLaunchException
 from ray.autoscaler.tags import (
     NODE_KIND_HEAD,
@@ -19,7 +22,7 @@ from ray.autoscaler.tags import (
 
 from spotray.market.offer import Market
 
-__all__ = ["TAG_RAY_NODE_NAME"]
+__all__ = ["TAG_RAY_NODE_NAME", "TAG_RAY_USER_NODE_TYPE"]
 
 MARKET_TYPE_LABEL = "ray.io/market-type"
 ZONE_LABEL = "ray.io/availability-zone"
@@ -78,6 +81,47 @@ def with_true_labels(runner: Any, labels: Callable[[], Mapping[str, str]]) -> An
 
     runner.run = run_with_labels
     return runner
+
+
+def with_first_words(
+    runner: Any, *, before: Callable[[], None], after: Callable[[Callable[[str], str]], None]
+) -> Any:
+    """A command runner that does something of ours around the first command of a node.
+
+    Ray's updater asks a new node for its uptime until it answers, then sends files, then
+    runs the setup commands.
+
+    Args:
+        runner: Ray's.
+        before: called once, before the first command is tried.
+        after: called once, after the first that the node answered; it gets a way to run
+            commands on the node itself, beside a container, which returns what they print,
+            or Ray's words for why nothing came back.
+    """
+    run = runner.run
+    is_begun = is_done = False
+
+    def run_with_ours(*args: Any, **kwargs: Any) -> Any:
+        nonlocal is_begun, is_done
+        if not is_begun:
+            is_begun = True
+            before()
+        answer = run(*args, **kwargs)
+        if not is_done:
+            is_done = True
+            after(lambda cmd: _output_of(run, cmd))
+        return answer
+
+    runner.run = run_with_ours
+    return runner
+
+
+def _output_of(run: Any, cmd: str) -> str:
+    try:
+        printed = run(cmd, with_output=True, run_env="host")
+    except (click.ClickException, ProcessRunnerError, subprocess.SubprocessError, OSError) as exc:
+        return f"{type(exc).__name__}: {exc}"
+    return printed.decode(errors="replace") if isinstance(printed, bytes) else str(printed)
 
 
 def with_defaults(config: Mapping[str, Any], defaults_file: str | Path) -> dict[str, Any]:

@@ -9,7 +9,12 @@ import pytest
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
-from spotray.cloud.aws.rights import bucket_policy, launch_policy, prepare_rights
+from spotray.cloud.aws.rights import (
+    bucket_policy,
+    disk_policy,
+    launch_policy,
+    prepare_rights,
+)
 from spotray.errors import ConfigError
 
 
@@ -73,6 +78,27 @@ def test_a_profile_with_another_role_is_not_touched(iam: Any) -> None:
     iam.add_role_to_instance_profile(InstanceProfileName="h", RoleName="theirs")
     with pytest.raises(ConfigError, match="theirs"):
         made(iam)
+
+
+def test_the_head_may_use_volumes_only_if_it_is_to_give_disks(iam: Any) -> None:
+    made(iam)
+    assert "ec2:CreateVolume" not in str(policies(iam, "h"))
+    told = list(prepare_rights(head="h", workers="w", buckets=[], data_disks=True, iam=iam))
+    assert "role h may give the workers data disks, and delete them" in told
+    assert policies(iam, "h")["disks"] == disk_policy()
+    assert "disks" not in policies(iam, "w")
+
+
+def test_no_volume_without_our_tag_may_be_touched() -> None:
+    statements = disk_policy()["Statement"]
+    on_volumes = [one for one in statements if one["Resource"] == ["arn:aws:ec2:*:*:volume/*"]]
+    for one in on_volumes:
+        ((key, value),) = one["Condition"]["Null"].items()
+        assert key.endswith("Tag/spotray-cluster")
+        assert value == "false", "true would mean: only without the tag"
+    destroys = [one for one in statements if "ec2:DeleteVolume" in one["Action"]]
+    assert destroys
+    assert all(one in on_volumes for one in destroys)
 
 
 class Refusing:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import click
 import pytest
 import yaml
 from ray._private.label_utils import validate_label_key, validate_label_value
-from ray.autoscaler._private import commands, updater
+from ray.autoscaler._private import command_runner, commands, updater
 from ray.autoscaler._private.constants import AUTOSCALER_UPDATE_INTERVAL_S
 from ray.autoscaler._private.providers import _load_aws_defaults_config
 from ray.autoscaler.node_launch_exception import NodeLaunchException
@@ -19,6 +20,7 @@ from spotray.cluster.ray_autoscaler.seams import (
     launch_failed,
     node_type_of,
     with_defaults,
+    with_first_words,
 )
 from spotray.market.offer import Market
 
@@ -80,3 +82,60 @@ def test_a_long_word_does_not_fill_rays_status(word: str) -> None:
     failed = launch_failed(word, "why")
     assert isinstance(failed, NodeLaunchException)
     assert len(failed.category) <= 40
+
+
+class Runner:
+    """Ray's interface of a command runner, on a node that is silent at first."""
+
+    def __init__(self, *, fails: int = 0) -> None:
+        self.said: list[str] = []
+        self.fails = fails
+
+    def run(self, cmd: str, with_output: bool = False, run_env: str = "auto") -> Any:
+        self.said.append(cmd)
+        if self.fails > 0:
+            self.fails -= 1
+            raise click.ClickException("SSH command failed.")
+        return f"{cmd} {run_env}".encode() if with_output else None
+
+
+def test_our_words_stand_around_the_first_command_that_a_node_answers() -> None:
+    runner, heard = Runner(fails=2), []
+    ours = with_first_words(
+        runner,
+        before=lambda: runner.said.append("before"),
+        after=lambda run: heard.append(run("ours")),
+    )
+    for _ in range(2):
+        with pytest.raises(click.ClickException):
+            ours.run("uptime")
+    for cmd in ("uptime", "setup"):
+        ours.run(cmd)
+    assert runner.said == ["before", "uptime", "uptime", "uptime", "ours", "setup"]
+    assert heard == ["ours host"]
+
+
+def test_a_command_of_ours_that_fails_is_told_and_fails_nobody_else() -> None:
+    runner, heard = Runner(), []
+
+    def after(run: Any) -> None:
+        runner.fails = 1
+        heard.append(run("ours"))
+
+    ours = with_first_words(runner, before=lambda: None, after=after)
+    ours.run("uptime")
+    assert heard == ["ClickException: SSH command failed."]
+    ours.run("setup")
+    assert runner.said == ["uptime", "ours", "setup"]
+
+
+def test_both_of_rays_command_runners_take_what_we_ask_of_them() -> None:
+    for runner in (command_runner.SSHCommandRunner, command_runner.DockerCommandRunner):
+        parameters = inspect.signature(runner.run).parameters
+        assert {"cmd", "with_output", "run_env"} <= set(parameters)
+
+
+def test_ray_asks_a_new_node_for_its_uptime_before_all_else() -> None:
+    source = inspect.getsource(updater.NodeUpdater.do_update)
+    assert source.index("self.wait_ready(deadline)") < source.index("self.sync_file_mounts")
+    assert 'self.cmd_runner.run("uptime"' in inspect.getsource(updater.NodeUpdater.wait_ready)

@@ -1,0 +1,1 @@
+"""Data disks of the workers: there again after a preemption, with what was on them."""
