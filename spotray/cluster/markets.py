@@ -12,8 +12,10 @@
           instance_types: [g5.xlarge, g6.xlarge]   # default: the one of node_config
           spot: true                # default; false: on-demand only
           fallback: on-demand       # default; wait: never on-demand
+          on_demand_floor: 1        # default 0: so many are on-demand, and stay so
       launch_memory: ~/.spotray/launches.jsonl     # default
       launch_policy: {name: spot-first, cooldown_s: 120}
+      controller: {return_to_spot: true}           # see `spotray.cluster.control`
 
 Every key is checked, all problems at once. No Ray and no cloud in here.
 """
@@ -25,13 +27,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from spotray.cluster.control import ControlConfig, check_control, parse_control
 from spotray.cluster.problems import Problem, unknown_key
 from spotray.errors import ConfigError
 from spotray.market.offer import Market
 from spotray.policy.decision import LaunchPolicy
 from spotray.policy.spot_first import SpotFirst, SpotFirstConfig
 
-OUR_KEYS = ("markets", "launch_memory", "launch_policy")
+OUR_KEYS = ("markets", "launch_memory", "launch_policy", "controller")
 DEFAULT_MEMORY = "~/.spotray/launches.jsonl"
 FALLBACKS = ("on-demand", "wait")
 
@@ -73,6 +76,7 @@ class NodeMarkets:
     instance_types: tuple[str, ...] = ()  # best first; empty: the one of node_config
     spot: bool = True  # false: on-demand only
     fallback: str = "on-demand"  # when spot is out; or "wait"
+    on_demand_floor: int = 0  # launched on-demand while fewer are; never returned to spot
 
     def candidates(self, cloud: str, zones: tuple[str, ...], own_type: str) -> tuple[Market, ...]:
         """The markets, in the order of the config: spot before on-demand, type by type."""
@@ -92,6 +96,7 @@ class LaunchConfig:
     markets: Mapping[str, NodeMarkets] = field(default_factory=dict)
     memory: str = DEFAULT_MEMORY
     policy: LaunchPolicy = field(default_factory=SpotFirst)
+    control: ControlConfig = field(default_factory=ControlConfig)
 
     @classmethod
     def parse(cls, provider: Mapping[str, Any], *, cloud: str) -> LaunchConfig:
@@ -107,6 +112,7 @@ class LaunchConfig:
                 instance_types=tuple(given.get("instance_types", ())),
                 spot=given.get("spot", True),
                 fallback=given.get("fallback", "on-demand"),
+                on_demand_floor=given.get("on_demand_floor", 0),
             )
             for name, given in (provider.get("markets") or {}).items()
         }
@@ -114,6 +120,7 @@ class LaunchConfig:
             markets=markets,
             memory=provider.get("launch_memory", DEFAULT_MEMORY),
             policy=_policy(provider.get("launch_policy") or {}),
+            control=parse_control(provider.get("controller") or {}),
         )
 
     def of(self, node_type: str) -> NodeMarkets:
@@ -151,6 +158,7 @@ def check_provider(provider: Mapping[str, Any], *, cloud: str) -> Iterator[Probl
     except ConfigError as exc:
         what, _, cure = str(exc).partition(": ")
         yield Problem(path="provider.launch_policy", what=what, cure=cure)
+    yield from check_control(provider.get("controller") or {})
 
 
 def check_node_types(
@@ -220,6 +228,17 @@ def _check_markets(path: str, given: Any) -> Iterator[Problem]:
             path=f"{path}.fallback",
             what=f"{given['fallback']!r}",
             cure=f"write one of {', '.join(FALLBACKS)}",
+        )
+    floor = given.get("on_demand_floor", 0)
+    if isinstance(floor, bool) or not isinstance(floor, int) or floor < 0:
+        yield Problem(
+            path=f"{path}.on_demand_floor", what=f"{floor!r}", cure="write a whole number"
+        )
+    elif floor and given.get("fallback") == "wait":
+        yield Problem(
+            path=f"{path}.on_demand_floor",
+            what="no node may be on-demand with fallback: wait",
+            cure="leave one of the two out",
         )
 
 

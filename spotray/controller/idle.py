@@ -20,21 +20,22 @@ class Use:
 
 
 class IdleWatch:
-    """Says once that the cluster was idle for long enough; anew after it was in use."""
+    """Says that the cluster was idle for long enough, until that is done."""
 
     def __init__(self, after_s: float) -> None:
         self._after_s = after_s
         self._since_s: float | None = None
-        self._said = False
+        self._is_down = False
 
     def is_due(self, use: Use) -> bool:
         """Take a look: whether the cluster shall go down now."""
         if not use.is_idle:
-            self._since_s, self._said = None, False
+            self._since_s, self._is_down = None, False
             return False
         if self._since_s is None:
             self._since_s = use.now_s
-        if self._said or use.now_s - self._since_s < self._after_s:
-            return False
-        self._said = True
-        return True
+        return not self._is_down and use.now_s - self._since_s >= self._after_s
+
+    def is_done(self) -> None:
+        """The cluster went down: nothing is due before it was in use again."""
+        self._is_down = True

@@ -8,11 +8,13 @@ from spotray.events import (
     CapacityChanged,
     CheckpointCommitted,
     CheckpointRejected,
+    ClusterWentDown,
     Drained,
     EpochAudited,
     Event,
     FaultInjected,
     FellBack,
+    InstanceEnded,
     InstanceVanished,
     JobEnded,
     JobStarted,
@@ -22,11 +24,14 @@ from spotray.events import (
     MemberReady,
     NodeDown,
     NodeReady,
+    NodeReplaced,
     NodeUp,
     NoticeCancelled,
     NoticeReceived,
     PriceChanged,
     RebalanceHint,
+    ReplacementAsked,
+    ReplacementGivenUp,
     Reported,
     ResizeAgreed,
     Restored,
@@ -37,6 +42,7 @@ from spotray.events import (
     Warned,
     WorkerGroupLost,
     WorkerGroupStarted,
+    WorkersHeld,
 )
 
 _SHOWN_CHARS = 100
@@ -101,6 +107,20 @@ def _words(event: Event) -> str:
         case InstanceVanished():
             how = "was taken" if event.preempted else "ended"
             return f"{event.name} in {event.market} {how} after {event.lived_s:.0f} s"
+        case ReplacementAsked():
+            return f"one more {event.node_type} is asked for: {event.why}"
+        case ReplacementGivenUp():
+            return f"{event.name} stays: {event.why}"
+        case NodeReplaced():
+            return f"{event.name} was replaced in {event.seconds:.0f} s"
+        case InstanceEnded():
+            return f"{event.name} is ended: {event.failed or event.why}"
+        case WorkersHeld():
+            left_s = event.until_s - event.at_s
+            return f"{event.workers} workers are asked for, for {left_s:.0f} s: {event.why}"
+        case ClusterWentDown():
+            what = "all nodes" if event.head else f"{len(event.names)} workers"
+            return f"{what} go down: {event.why}"
         case JobStarted():
             return f"job {event.job} started"
         case JobEnded():

@@ -40,6 +40,9 @@ class SpotConfig:
     audit_samples: bool = False  # count every sample's use; costs one number a sample and step
     # A sweep starts no more trials when one more might cost more than this, USD; None: no limit.
     max_cost_usd: float | None = None
+    # The job should be done by then, Unix seconds; None: any time. Shortly before it the cluster's
+    # controller replaces no worker.
+    deadline_s: float | None = None
     cluster_journal: str | None = None  # URL of the nodes' facts; None: $SPOTRAY_JOURNAL or the run
     labels: Mapping[str, str] = field(default_factory=dict)  # the user's own, for cost by label
 
@@ -70,6 +73,10 @@ class SpotConfig:
                 self.max_cost_usd,
                 unit="dollars",
                 instead="leave it out for no limit",
+            )
+        if self.deadline_s is not None:
+            _positive(
+                "deadline_s", self.deadline_s, unit="Unix seconds", instead="leave it out for none"
             )
         if not (_is_number(self.save_cost_frac) and 0 < self.save_cost_frac < 1):
             raise ConfigError(

@@ -11,8 +11,13 @@ IDLE = Use(now_s=0.0, drivers=0, busy_workers=0, waiting=0)
 
 def test_an_idle_cluster_goes_down_once_after_its_time() -> None:
     watch = IdleWatch(600)
-    due = [watch.is_due(replace(IDLE, now_s=now_s)) for now_s in (0.0, 599.0, 600.0, 1200.0)]
-    assert due == [False, False, True, False]
+    due = [watch.is_due(replace(IDLE, now_s=now_s)) for now_s in (0.0, 599.0, 600.0, 601.0)]
+    assert due == [False, False, True, True]  # until it worked
+    watch.is_done()
+    assert not watch.is_due(replace(IDLE, now_s=9000.0))
+    assert not watch.is_due(replace(IDLE, now_s=9001.0, drivers=1))
+    assert not watch.is_due(replace(IDLE, now_s=9002.0))
+    assert watch.is_due(replace(IDLE, now_s=9602.0))
 
 
 @pytest.mark.parametrize("use", ["drivers", "busy_workers", "waiting"])
