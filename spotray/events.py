@@ -193,6 +193,68 @@ class DiskDeleted(Event):
     why: str = ""
 
 
+# -- the controller on the head ----------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplacementAsked(Event):
+    """One more worker was asked for, to take the place of ``node_id``."""
+
+    node_id: str  # Ray's node id of the old one, hex
+    name: str  # its instance id
+    node_type: str
+    until_s: float  # given up then, Unix seconds
+    spot_only: bool  # nobody launches on-demand meanwhile
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplacementGivenUp(Event):
+    """No worker is asked for any more, and the old one stays."""
+
+    node_id: str
+    name: str
+    node_type: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeReplaced(Event):
+    """The old worker is gone, and a new one has its place."""
+
+    node_id: str  # of the old one
+    name: str
+    node_type: str
+    seconds: float  # since the new one was asked for
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceEnded(Event):
+    """The cloud was asked to end an instance. ``failed``: its words if it did not."""
+
+    name: str
+    why: str
+    failed: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkersHeld(Event):
+    """So many workers are asked for, for some were taken."""
+
+    workers: int
+    until_s: float
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterWentDown(Event):
+    """A cluster that nobody used was taken down. ``head``: with its head."""
+
+    names: tuple[str, ...]  # instance ids
+    head: bool
+    why: str
+
+
 # -- jobs --------------------------------------------------------------------
 
 

@@ -23,7 +23,7 @@ ROWS = (
     ("policy", "checkpoint", "ledger"),
     ("sim", "cloud"),
     ("report", "cluster"),
-    ("train", "agent", "launch"),
+    ("train", "agent", "controller", "launch"),
     ("tune",),
     ("lab",),
     ("cli",),
@@ -36,7 +36,7 @@ SCRIPTS: tuple[str, ...] = ("lab/demo_job.py",)
 
 # Which parts may use what is heavy.
 ALLOWED = {
-    "ray": ("cluster/", "agent/", "launch/", "train/", "tune/", "lab/", "cli/"),
+    "ray": ("cluster/", "agent/", "controller/", "launch/", "train/", "tune/", "lab/", "cli/"),
     "torch": ("train/", *SCRIPTS),
     "timm": ("train/", *SCRIPTS),
     "torchvision": ("train/", *SCRIPTS),

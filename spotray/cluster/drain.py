@@ -39,7 +39,7 @@ def drain_node(ray_address: str, node_id: str, *, deadline_s: float, why: str) -
     """
     if deadline_s <= 0:
         raise ValueError(f"deadline_s is {deadline_s}: it is a time, in Unix seconds")
-    with _gcs(ray_address) as gcs:
+    with gcs_client(ray_address) as gcs:
         from ray.core.generated.autoscaler_pb2 import DrainNodeReason  # type: ignore[attr-defined]
 
         node = next((n for n in _alive(gcs) if n.node_id.hex() == node_id), None)
@@ -68,7 +68,7 @@ def find_node_id(ray_address: str, node_ip: str) -> str | None:
         ConfigError: ``ray_address`` is not ``HOST:PORT``, or several nodes share the
             address, as they do when all run on one machine.
     """
-    with _gcs(ray_address) as gcs:
+    with gcs_client(ray_address) as gcs:
         ids = [n.node_id.hex() for n in _alive(gcs) if n.node_manager_address == node_ip]
     if len(ids) > 1:
         raise ConfigError(f"{len(ids)} live Ray nodes have the address {node_ip}: give a node id")
@@ -88,8 +88,13 @@ def split_address(ray_address: str) -> tuple[str, int]:
 
 
 @contextmanager
-def _gcs(ray_address: str) -> Iterator[Any]:
-    """A client of the head's control store, whose errors become ours."""
+def gcs_client(ray_address: str) -> Iterator[Any]:
+    """A client of the head's control store, whose errors become ours.
+
+    Raises:
+        ClusterUnreachable: the head does not answer; try again.
+        ConfigError: ``ray_address`` is not ``HOST:PORT``.
+    """
     try:
         # Ray's own client takes 40 s to find out that nobody listens.
         socket.create_connection(split_address(ray_address), _CONNECT_TIMEOUT_S).close()

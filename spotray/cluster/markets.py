@@ -14,8 +14,10 @@
           fallback: on-demand       # default; wait: never on-demand
           reuse: boot               # GCP: spot nodes are stopped, and started again
           data_disk: {size_gb: 200} # default: none; see `spotray.cluster.disks.config`
+          on_demand_floor: 1        # default 0: so many are on-demand, and stay so
       launch_memory: ~/.spotray/launches.jsonl     # default
       launch_policy: {name: spot-first, cooldown_s: 120}
+      controller: {return_to_spot: true}           # see `spotray.cluster.control`
 
 Every key is checked, all problems at once. No Ray and no cloud in here.
 """
@@ -27,6 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from spotray.cluster.control import ControlConfig, check_control, parse_control
 from spotray.cluster.disks.config import DataDisk, check_data_disk
 from spotray.cluster.problems import Problem, unknown_key
 from spotray.errors import ConfigError
@@ -34,7 +37,7 @@ from spotray.market.offer import Market
 from spotray.policy.decision import LaunchPolicy
 from spotray.policy.spot_first import SpotFirst, SpotFirstConfig
 
-OUR_KEYS = ("markets", "launch_memory", "launch_policy")
+OUR_KEYS = ("markets", "launch_memory", "launch_policy", "controller")
 DEFAULT_MEMORY = "~/.spotray/launches.jsonl"
 FALLBACKS = ("on-demand", "wait")
 
@@ -78,6 +81,7 @@ class NodeMarkets:
     fallback: str = "on-demand"  # when spot is out; or "wait"
     data_disk: DataDisk | None = None  # that each node gets, and the next one after it
     reuse: str = ""  # GCP: "boot", spot nodes are stopped and started again with their disk
+    on_demand_floor: int = 0  # launched on-demand while fewer are; never returned to spot
 
     def candidates(self, cloud: str, zones: tuple[str, ...], own_type: str) -> tuple[Market, ...]:
         """The markets, in the order of the config: spot before on-demand, type by type."""
@@ -97,6 +101,7 @@ class LaunchConfig:
     markets: Mapping[str, NodeMarkets] = field(default_factory=dict)
     memory: str = DEFAULT_MEMORY
     policy: LaunchPolicy = field(default_factory=SpotFirst)
+    control: ControlConfig = field(default_factory=ControlConfig)
 
     @classmethod
     def parse(cls, provider: Mapping[str, Any], *, cloud: str) -> LaunchConfig:
@@ -116,6 +121,7 @@ class LaunchConfig:
                 if "data_disk" in given
                 else None,
                 reuse=given.get("reuse", ""),
+                on_demand_floor=given.get("on_demand_floor", 0),
             )
             for name, given in (provider.get("markets") or {}).items()
         }
@@ -123,6 +129,7 @@ class LaunchConfig:
             markets=markets,
             memory=provider.get("launch_memory", DEFAULT_MEMORY),
             policy=_policy(provider.get("launch_policy") or {}),
+            control=parse_control(provider.get("controller") or {}),
         )
 
     def of(self, node_type: str) -> NodeMarkets:
@@ -168,6 +175,7 @@ def check_provider(provider: Mapping[str, Any], *, cloud: str) -> Iterator[Probl
     except ConfigError as exc:
         what, _, cure = str(exc).partition(": ")
         yield Problem(path="provider.launch_policy", what=what, cure=cure)
+    yield from check_control(provider.get("controller") or {})
 
 
 def check_node_types(
@@ -242,6 +250,17 @@ def _check_markets(path: str, given: Any, cloud: str) -> Iterator[Problem]:
         yield from _check_reuse(path, given, cloud)
     if "data_disk" in given:
         yield from check_data_disk(f"{path}.data_disk", given["data_disk"], cloud=cloud)
+    floor = given.get("on_demand_floor", 0)
+    if isinstance(floor, bool) or not isinstance(floor, int) or floor < 0:
+        yield Problem(
+            path=f"{path}.on_demand_floor", what=f"{floor!r}", cure="write a whole number"
+        )
+    elif floor and given.get("fallback") == "wait":
+        yield Problem(
+            path=f"{path}.on_demand_floor",
+            what="no node may be on-demand with fallback: wait",
+            cure="leave one of the two out",
+        )
 
 
 def _check_reuse(path: str, given: Mapping[str, Any], cloud: str) -> Iterator[Problem]:

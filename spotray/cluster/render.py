@@ -7,6 +7,7 @@ cloud is asked for stands in the file of that cloud.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import PurePosixPath
 
 from spotray.cluster import render_aws, render_azure, render_gcp
@@ -50,7 +51,7 @@ def render(spec: ClusterSpec, *, made_by: str, file: str) -> str:
         *(f"# {line}".rstrip() for line in notes),
         "",
         f"cluster_name: {spec.name}",
-        f"max_workers: {spec.max_workers}",
+        f"max_workers: {spec.max_workers + any(map(_may_swap(spec), spec.workers))}",
         f"idle_timeout_minutes: {scalar(spec.idle_minutes)}",
         f"upscaling_speed: {max(1, spec.max_workers)}  # all that are missing at once",
         "",
@@ -84,6 +85,29 @@ def agent_command(spec: ClusterSpec) -> str:
     return f"python -m spotray.agent --cloud {spec.cloud} --ray-address {_HEAD}"
 
 
+def controller_command(spec: ClusterSpec) -> str:
+    """What brings the cluster back to spot, and remembers what was taken from it."""
+    return "python -m spotray.controller --ray-address 127.0.0.1:6379"
+
+
+def _has_controller(spec: ClusterSpec) -> bool:
+    return spec.cloud in ("aws", "gcp")
+
+
+def _may_swap(spec: ClusterSpec) -> Callable[[WorkerSpec], bool]:
+    """Whether the controller may replace nodes of a pool, for which there must be room."""
+
+    def may_swap(worker: WorkerSpec) -> bool:
+        returns = (
+            spec.provider == "spotray"
+            and worker.purchase == "spot"
+            and worker.fallback == "on-demand"
+        )
+        return _has_controller(spec) and (returns or worker.preemptible)
+
+    return may_swap
+
+
 def _summary(spec: ClusterSpec) -> str:
     pools = []
     for one in spec.workers:
@@ -113,6 +137,9 @@ def _worker(spec: ClusterSpec, worker: WorkerSpec) -> list[str]:
         f"  min_workers: {worker.min_workers}",
         f"  max_workers: {worker.max_workers}",
     ]
+    if _may_swap(spec)(worker):
+        most = worker.max_workers
+        lines[-1] = f"  max_workers: {most + 1}  # {most}, and one that takes another one's place"
     if spec.provider == "ray" and len(spec.workers) > 1:
         lines.append(f"  priority: {10 if worker.purchase == 'spot' else 0}")
     if resources := cloud.resources(worker):
@@ -237,17 +264,19 @@ def _kept_home(spec: ClusterSpec) -> PurePosixPath | None:
 
 
 def _start(spec: ClusterSpec) -> list[str]:
-    agent = (
-        "nohup setsid bash -c 'until "
-        f"{agent_command(spec)}\n--journal $SPOTRAY_JOURNAL;\n"
-        "do [ $? = 2 ] && break; sleep 2; done'\n"
-        ">> ~/spotray-agent.log 2>&1 < /dev/null &"
-    )
+    controller = [
+        *command("pkill -f 'spotray[.]controller' || true"),
+        *command(
+            _kept_alive(controller_command(spec), "controller"),
+            "Brings the cluster back to spot; started anew if it dies, as it does with Ray.",
+        ),
+    ]
     return [
         "head_start_ray_commands:",
         "  - ray stop",
         f"  - ulimit -n 65536; {_HEAD_STARTS} ray start --head --port=6379"
         " --autoscaling-config=~/ray_bootstrap_config.yaml",
+        *(indent(controller, 2) if _has_controller(spec) else []),
         "worker_start_ray_commands:",
         *indent(
             [
@@ -258,12 +287,22 @@ def _start(spec: ClusterSpec) -> list[str]:
                 ),
                 f"- ulimit -n 65536; ray start --address={_HEAD}",
                 *command(
-                    agent, "Hears the cloud's notice and drains the node; started anew if it dies."
+                    _kept_alive(agent_command(spec), "agent"),
+                    "Hears the cloud's notice and drains the node; started anew if it dies.",
                 ),
             ],
             2,
         ),
     ]
+
+
+def _kept_alive(program: str, name: str) -> str:
+    """Start a program that outlives the shell, and anew until it ends in order."""
+    return (
+        f"nohup setsid bash -c 'until {program}\n--journal $SPOTRAY_JOURNAL;\n"
+        "do [ $? = 2 ] && break; sleep 2; done'\n"
+        f">> ~/spotray-{name}.log 2>&1 < /dev/null &"
+    )
 
 
 def _requirements(spec: ClusterSpec) -> str:

@@ -8,6 +8,7 @@ from spotray.events import (
     CapacityChanged,
     CheckpointCommitted,
     CheckpointRejected,
+    ClusterWentDown,
     DiskDeleted,
     DiskMounted,
     Drained,
@@ -15,6 +16,7 @@ from spotray.events import (
     Event,
     FaultInjected,
     FellBack,
+    InstanceEnded,
     InstanceVanished,
     JobEnded,
     JobStarted,
@@ -24,11 +26,14 @@ from spotray.events import (
     MemberReady,
     NodeDown,
     NodeReady,
+    NodeReplaced,
     NodeUp,
     NoticeCancelled,
     NoticeReceived,
     PriceChanged,
     RebalanceHint,
+    ReplacementAsked,
+    ReplacementGivenUp,
     Reported,
     ResizeAgreed,
     Restored,
@@ -40,6 +45,7 @@ from spotray.events import (
     Warned,
     WorkerGroupLost,
     WorkerGroupStarted,
+    WorkersHeld,
 )
 
 _SHOWN_CHARS = 100
@@ -109,6 +115,20 @@ def _words(event: Event) -> str:
             return f"{event.name} has disk {event.disk} ({event.size_gib} GiB), {found}"
         case DiskDeleted():
             return f"disk {event.disk} in {event.zone} deleted: {event.why}"
+        case ReplacementAsked():
+            return f"one more {event.node_type} is asked for: {event.why}"
+        case ReplacementGivenUp():
+            return f"{event.name} stays: {event.why}"
+        case NodeReplaced():
+            return f"{event.name} was replaced in {event.seconds:.0f} s"
+        case InstanceEnded():
+            return f"{event.name} is ended: {event.failed or event.why}"
+        case WorkersHeld():
+            left_s = event.until_s - event.at_s
+            return f"{event.workers} workers are asked for, for {left_s:.0f} s: {event.why}"
+        case ClusterWentDown():
+            what = "all nodes" if event.head else f"{len(event.names)} workers"
+            return f"{what} go down: {event.why}"
         case JobStarted():
             return f"job {event.job} started"
         case JobEnded():

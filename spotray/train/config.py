@@ -43,6 +43,7 @@ class SpotConfig:
     # The default of both is what `spotray launch --max-cost --deadline` said, if that started it.
     max_cost_usd: float | None = field(default_factory=lambda: _wish("SPOTRAY_MAX_COST_USD"))
     deadline_s: float | None = field(default_factory=lambda: _wish("SPOTRAY_DEADLINE_S"))  # Unix
+    # Shortly before the deadline the cluster's controller replaces no worker.
     cluster_journal: str | None = None  # URL of the nodes' facts; None: $SPOTRAY_JOURNAL or the run
     labels: Mapping[str, str] = field(default_factory=dict)  # the user's own, for cost by label
 

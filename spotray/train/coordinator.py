@@ -220,7 +220,7 @@ class Coordinator:
     # -- for the driver ----------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """What a live view shows: generation, world size, step, epoch, loss."""
+        """How far the job is, where, and by when it should be done (Unix seconds, or None)."""
         with self._lock:
             return {
                 "generation": self._generation,
@@ -228,6 +228,8 @@ class Coordinator:
                 "step": self._progress.step,
                 "epoch": self._progress.epoch,
                 "loss": self._progress.loss,
+                "node_ids": sorted(set(self._group)),
+                "deadline_s": self._spot.deadline_s,
             }
 
     def left_behind(self) -> list[str]:

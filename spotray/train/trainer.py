@@ -22,6 +22,7 @@ from ray.train.v2.api.config import ScalingConfig  # ray.train's own, as type ch
 from ray.train.v2.api.exceptions import TrainingFailedError  # as above
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from spotray.cluster.job_actors import NAMESPACE, actor_name
 from spotray.errors import ConfigError, JournalError, SpotrayError
 from spotray.events import FellBack, JobEnded, JobStarted
 from spotray.ledger.journal import JournalWriter
@@ -40,7 +41,6 @@ from spotray.train.worker import WorkerLoop, remove_job_memory
 log = logging.getLogger(__name__)
 
 JOB_FOLDER = "spotray"  # inside of the run's folder, beside Ray Train's own files
-_NAMESPACE = "spotray"
 _CALL_S = 10.0  # for an answer of the coordinator
 _SWEEP_S = 20.0  # for a task on each node that was left behind
 
@@ -186,7 +186,7 @@ class ElasticTrainer:
     def status(self) -> dict[str, Any] | None:
         """How far the job is, for a live view from another thread; None if nobody answers."""
         try:
-            actor = ray.get_actor(_actor_name(str(self.run_config.name)), namespace=_NAMESPACE)
+            actor = ray.get_actor(actor_name(str(self.run_config.name)), namespace=NAMESPACE)
             return cast("dict[str, Any]", ray.get(actor.status.remote(), timeout=2))
         except (ValueError, RayError):
             return None
@@ -269,8 +269,8 @@ class ElasticTrainer:
         low, high = worker_range(self.scaling_config)
         live = self.recovery == "live"
         actor = ray.remote(LiveCoordinator if live else Coordinator).options(
-            name=_actor_name(name),
-            namespace=_NAMESPACE,
+            name=actor_name(name),
+            namespace=NAMESPACE,
             num_cpus=0,
             # A live worker that joins holds a thread until the others are there too.
             max_concurrency=8 + 3 * high if live else 8,
@@ -320,10 +320,6 @@ def worker_range(config: ScalingConfig) -> tuple[int, int]:
     """The least and the most workers."""
     workers = config.num_workers
     return (workers, workers) if isinstance(workers, int) else (workers[0], workers[1])
-
-
-def _actor_name(job: str) -> str:
-    return f"spotray-coordinator-{job}"
 
 
 def run_id_of(store: Store) -> str:

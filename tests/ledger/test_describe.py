@@ -5,16 +5,22 @@ from __future__ import annotations
 import pytest
 
 from spotray.events import (
+    ClusterWentDown,
     DiskDeleted,
     DiskMounted,
     Event,
     FellBack,
+    InstanceEnded,
     InstanceVanished,
     LaunchTried,
     LaunchWaited,
     MemberFencedOut,
     MemberReady,
+    NodeReplaced,
+    ReplacementAsked,
+    ReplacementGivenUp,
     WorkerGroupStarted,
+    WorkersHeld,
 )
 from spotray.ledger.describe import describe
 
@@ -91,4 +97,52 @@ MARKET = "aws/us-west-2a/g5.xlarge/spot"
     ],
 )
 def test_a_launch_is_told_in_a_few_words(event: Event, words: str) -> None:
+    assert describe(event) == words
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (
+            ReplacementAsked(
+                at_s=0.0,
+                node_id=NODE,
+                name="i-1",
+                node_type="gpu",
+                until_s=60.0,
+                spot_only=True,
+                why="i-1 can go back to spot",
+            ),
+            "one more gpu is asked for: i-1 can go back to spot",
+        ),
+        (
+            ReplacementGivenUp(
+                at_s=0.0, node_id=NODE, name="i-1", node_type="gpu", why="spot was refused"
+            ),
+            "i-1 stays: spot was refused",
+        ),
+        (
+            NodeReplaced(at_s=0.0, node_id=NODE, name="i-1", node_type="gpu", seconds=61.4),
+            "i-1 was replaced in 61 s",
+        ),
+        (InstanceEnded(at_s=0.0, name="i-1", why="it stayed"), "i-1 is ended: it stayed"),
+        (
+            InstanceEnded(at_s=0.0, name="i-1", why="it stayed", failed="no right"),
+            "i-1 is ended: no right",
+        ),
+        (
+            WorkersHeld(at_s=10.0, workers=3, until_s=310.0, why="1 busy worker is taken"),
+            "3 workers are asked for, for 300 s: 1 busy worker is taken",
+        ),
+        (
+            ClusterWentDown(at_s=0.0, names=("i-1", "i-2"), head=False, why="idle for 30 min"),
+            "2 workers go down: idle for 30 min",
+        ),
+        (
+            ClusterWentDown(at_s=0.0, names=("i-1",), head=True, why="idle for 30 min"),
+            "all nodes go down: idle for 30 min",
+        ),
+    ],
+)
+def test_what_the_controller_does_is_told_in_a_few_words(event: Event, words: str) -> None:
     assert describe(event) == words

@@ -1,0 +1,1 @@
+"""Beside Ray's head: brings a cluster back to spot, and remembers what was taken from it."""

@@ -1,0 +1,83 @@
+"""The running jobs, as their coordinators tell, and this program's own driver in Ray."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util import list_named_actors
+
+from spotray.cluster.job_actors import NAMESPACE, job_of
+from spotray.cluster.ray_autoscaler.head import INTERNAL
+from spotray.controller.progress import JobSeen
+from spotray.errors import ClusterUnreachable
+
+log = logging.getLogger(__name__)
+
+_CALL_S = 2.0
+
+
+def connect(ray_address: str) -> None:
+    """Make this process a driver that counts as none of the applications.
+
+    Raises:
+        ClusterUnreachable: Ray does not take it; try again.
+    """
+    if ray.is_initialized():
+        return
+    try:
+        ray.init(
+            address=ray_address,
+            namespace=f"{INTERNAL}spotray_controller",
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+        )
+    except (ConnectionError, RayError, RuntimeError, ValueError) as exc:
+        raise ClusterUnreachable(f"no driver in the cluster at {ray_address}: {exc}") from exc
+
+
+def running_jobs() -> list[Mapping[str, Any]]:
+    """What each job's coordinator says of it, with its ``name``; who does not answer is left out.
+
+    Raises:
+        ClusterUnreachable: Ray does not answer.
+    """
+    try:
+        actors = list_named_actors(all_namespaces=True)
+    except RayError as exc:
+        raise ClusterUnreachable(f"Ray does not list its actors: {exc}") from exc
+    asked: dict[Any, str] = {}
+    for actor in actors:
+        job = job_of(actor["name"])
+        if actor["namespace"] != NAMESPACE or job is None:
+            continue
+        try:
+            asked[ray.get_actor(actor["name"], namespace=NAMESPACE).status.remote()] = job
+        except (ValueError, RayError) as exc:  # it has just ended
+            log.debug("job %s: %s", job, exc)
+    ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_CALL_S) if asked else ([], [])
+    found = []
+    for answer in ready:
+        try:
+            found.append({**ray.get(answer), "name": asked[answer]})
+        except RayError as exc:
+            log.debug("job %s: %s", asked[answer], exc)
+    return found
+
+
+def jobs_seen(told: list[Mapping[str, Any]]) -> list[JobSeen]:
+    """How far each job is, and where."""
+    return [
+        JobSeen(name=one["name"], step=one["step"], node_ids=frozenset(one["node_ids"]))
+        for one in told
+    ]
+
+
+def next_deadline_s(told: list[Mapping[str, Any]], *, now_s: float) -> float:
+    """The deadline that comes next, Unix seconds; inf: there is none to come."""
+    given = [one["deadline_s"] for one in told if one.get("deadline_s") is not None]
+    return min((one for one in given if one > now_s), default=math.inf)

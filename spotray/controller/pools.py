@@ -1,0 +1,104 @@
+"""The pools of workers of a cluster, as its YAML has them. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spotray.cluster.control import ControlConfig
+from spotray.cluster.markets import DEFAULT_MEMORY, LaunchConfig
+from spotray.controller.view import Pool
+from spotray.errors import ConfigError
+from spotray.policy.decision import LaunchPolicy
+from spotray.policy.spot_first import SpotFirst
+
+_OURS = "spotray.cluster."
+_PREEMPTIBLE_LIFETIME_S = 24 * 3600.0  # of Google's older kind of spot
+_CLOUDS = ("aws", "gcp", "azure")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterPools:
+    """What the controller takes from a cluster's YAML."""
+
+    cloud: str
+    pools: Mapping[str, Pool]
+    max_workers: int
+    control: ControlConfig = field(default_factory=ControlConfig)
+    policy: LaunchPolicy = field(default_factory=SpotFirst)
+    memory: str = DEFAULT_MEMORY
+    zone: str = ""  # of nodes of which nobody says where they are
+    instance_types: Mapping[str, str] = field(default_factory=dict)  # by pool, the same
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> ClusterPools:
+        """Of a cluster's config, also the one that ``ray up`` leaves on the head.
+
+        Raises:
+            ConfigError: a key of ours is wrong, or the cloud is none that we know.
+        """
+        given = config.get("provider") or {}
+        # `ray up` adds keys of its own, such as _config_cache_path.
+        provider = {k: v for k, v in given.items() if not str(k).startswith("_")}
+        cloud, is_ours = _cloud(provider)
+        launch = LaunchConfig.parse(provider, cloud=cloud) if is_ours else LaunchConfig()
+        zones = tuple(
+            zone.strip()
+            for zone in str(provider.get("availability_zone") or "").split(",")
+            if zone.strip()
+        )
+        max_workers = int(config.get("max_workers", 2))  # Ray's own default
+        pools, types = {}, {}
+        for name, node_type in (config.get("available_node_types") or {}).items():
+            if name == config.get("head_node_type"):
+                continue
+            node_config = (node_type or {}).get("node_config") or {}
+            types[name] = _instance_type(node_config)
+            markets = launch.of(name)
+            pools[name] = Pool(
+                name=name,
+                candidates=markets.candidates(cloud, zones, types[name]) if is_ours else (),
+                max_workers=int((node_type or {}).get("max_workers", max_workers)),
+                on_demand_floor=markets.on_demand_floor,
+                # Our own provider launches none of that kind.
+                lifetime_s=math.inf if is_ours else _lifetime_s(node_config),
+            )
+        return cls(
+            cloud=cloud,
+            pools=pools,
+            max_workers=max_workers,
+            control=launch.control,
+            policy=launch.policy,
+            memory=launch.memory,
+            zone=zones[0] if zones else "",
+            instance_types=types,
+        )
+
+
+def _cloud(provider: Mapping[str, Any]) -> tuple[str, bool]:
+    """The cloud, and whether a provider of ours launches the nodes."""
+    module, kind = str(provider.get("module", "")), str(provider.get("type", ""))
+    if kind == "external" and module.startswith(_OURS):
+        return module.removeprefix(_OURS).partition(".")[0], True
+    if kind in _CLOUDS:
+        return kind, False
+    raise ConfigError(
+        f"provider {module or kind!r}: the controller knows spotray's own, "
+        f"and Ray's for {', '.join(_CLOUDS)}"
+    )
+
+
+def _instance_type(node_config: Mapping[str, Any]) -> str:
+    """Of any cloud's node_config."""
+    azure = node_config.get("azure_arm_parameters") or {}
+    named = node_config.get("InstanceType") or node_config.get("machineType") or azure.get("vmSize")
+    return str(named or "unknown").rpartition("/")[2]
+
+
+def _lifetime_s(node_config: Mapping[str, Any]) -> float:
+    scheduling = node_config.get("scheduling") or {}
+    parts = scheduling if isinstance(scheduling, list) else [scheduling]
+    is_short = any(one.get("preemptible") for one in parts)
+    return _PREEMPTIBLE_LIFETIME_S if is_short else math.inf

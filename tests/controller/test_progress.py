@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from spotray.controller.progress import JobSeen, ProgressWatch
+from spotray.policy.view import Fact, Preempted, Progressed
+from tests.controller.small_cloud import SPOT_A
+
+LOSS = Preempted(at_s=100.0, market=SPOT_A, name="i-1")
+BORN = {"old": 50.0, "new": 120.0}
+
+
+def job(step: int, *node_ids: str) -> JobSeen:
+    return JobSeen(name="vit", step=step, node_ids=frozenset(node_ids))
+
+
+def told(*jobs: JobSeen, facts: tuple[Fact, ...] = (LOSS,)) -> list[bool]:
+    watch = ProgressWatch()
+    return [
+        watch.look([one], facts=facts, born_s=BORN, now_s=200.0 + i) is not None
+        for i, one in enumerate(jobs)
+    ]
+
+
+def test_steps_on_the_replacement_are_progress() -> None:
+    assert told(job(10, "old"), job(12, "old", "new"), job(13, "old", "new")) == [
+        False,
+        False,
+        True,
+    ]
+
+
+def test_steps_of_the_survivors_alone_are_none() -> None:
+    assert told(job(10, "old"), job(90, "old"), job(180, "old")) == [False] * 3
+
+
+def test_a_replacement_that_does_no_step_is_none() -> None:
+    assert told(job(10, "old", "new"), job(10, "old", "new")) == [False, False]
+
+
+def test_without_a_preemption_or_after_it_was_told_there_is_nothing_to_tell() -> None:
+    steps = job(10, "new"), job(20, "new")
+    assert told(*steps, facts=()) == [False, False]
+    assert told(*steps, facts=(LOSS, Progressed(at_s=150.0))) == [False, False]
+
+
+def test_each_preemption_needs_progress_of_its_own() -> None:
+    watch = ProgressWatch()
+    facts: tuple[Fact, ...] = (LOSS,)
+    for step in (1, 2):
+        found = watch.look([job(step, "new")], facts=facts, born_s=BORN, now_s=130.0)
+    assert found == Progressed(at_s=130.0)
+    facts = (LOSS, found, Preempted(at_s=140.0, market=SPOT_A, name="i-2"))
+    for step in (3, 4):
+        assert watch.look([job(step, "new")], facts=facts, born_s=BORN, now_s=150.0) is None
+    later = BORN | {"newer": 145.0}
+    for step in (5, 6):
+        found = watch.look([job(step, "newer")], facts=facts, born_s=later, now_s=160.0)
+    assert found == Progressed(at_s=160.0)
