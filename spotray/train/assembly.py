@@ -56,6 +56,8 @@ class Assembly:
         planner: Decides when the members should meet although nobody is lost.
         max_workers: More are not let in.
         progress: Of the job so far.
+        adopts: Members of a generation before this object may still step; without, they are
+            out, and the first ones that come need not wait for them.
         copies: Where copies of this job's snapshots go; None: nowhere.
         monotonic_s: The time by which silence is measured; a test has its own.
     """
@@ -72,6 +74,7 @@ class Assembly:
         planner: Planner,
         max_workers: int,
         progress: Progress,
+        adopts: bool = True,
         copies: CopiesOf | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -84,7 +87,7 @@ class Assembly:
         self.asks = Asks()
         self._changed = threading.Condition()
         # Members of an earlier generation may be about, of whom this side knows nothing.
-        self._recovers = membership.roster.generation > 0
+        self._recovers = adopts and membership.roster.generation > 0
         self._recovers_until_s: float | None = None  # None: no worker was heard yet
         self._ready_at: dict[str, float] = {}  # newcomer -> since when it waits, monotonic
         self._broke_at_s: float | None = None

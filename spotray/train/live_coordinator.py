@@ -34,6 +34,7 @@ class LiveCoordinator(Coordinator):
         min_workers: Fewer do not step.
         max_workers: More are not let in.
         timeouts: When silence is a loss.
+        adopts: An earlier actor's members may still step: not if they ended with it.
         run_id: The run's name in the nodes' memory.
         copies: Where copies of its snapshots go; None: to this actor's node, unless the
             workers are on it too.
@@ -52,6 +53,7 @@ class LiveCoordinator(Coordinator):
         max_workers: int,
         timeouts: Timeouts,
         run_id: str,
+        adopts: bool = True,
         copies: Copies | None = None,
     ) -> None:
         self._run_id = run_id
@@ -87,6 +89,7 @@ class LiveCoordinator(Coordinator):
             planner=Planner(margin_s=spot.notice_margin_s, mtbp_s=spot.node_mtbp_s),
             max_workers=max_workers,
             progress=self._progress,
+            adopts=adopts,
             copies=CopiesOf(copies, run_id),
         )
 

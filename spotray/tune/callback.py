@@ -17,6 +17,7 @@ from spotray.storage import split
 from spotray.tune.checks import Limit
 from spotray.tune.keeping import take_up, written_down
 from spotray.tune.messages import NAMESPACE, RUN_DIR
+from spotray.tune.variants import Variants
 
 log = logging.getLogger(__name__)
 
@@ -30,14 +31,22 @@ class SweepCallback(Callback):
 
     Args:
         sweep_actor: Name of the actor.
+        search: Tune's, which must not give trials that are there.
         limit: Where the number of trials that may run is set; None: nowhere.
         scheduler: Tune's, whose state is kept with the sweep.
     """
 
     def __init__(
-        self, sweep_actor: str, *, limit: Limit | None = None, scheduler: Any = None
+        self,
+        sweep_actor: str,
+        *,
+        search: Any = None,
+        limit: Limit | None = None,
+        scheduler: Any = None,
     ) -> None:
-        self._name, self._limit, self._scheduler = sweep_actor, limit, scheduler
+        self._name, self._search, self._limit = sweep_actor, search, limit
+        self._scheduler = scheduler
+        self._is_first_step = True
         self._kept: bytes | None = None  # the scheduler's state of an earlier driver
         self._cannot_keep = False
         self._running: set[str] = set()
@@ -63,6 +72,9 @@ class SweepCallback(Callback):
 
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         self._take_up(trials)
+        if self._is_first_step and isinstance(self._search, Variants):
+            self._search.are_there(str(trial.trial_id) for trial in trials)
+        self._is_first_step = False
         if self._limit is None or time.monotonic() - self._looked_at < _ROOM_EVERY_S:
             return
         self._looked_at = time.monotonic()

@@ -16,6 +16,7 @@ from spotray.errors import ConfigError
 from spotray.train.placing import needs_of
 from spotray.train.ray_internals import started_here
 from spotray.tune.nodes import possible_workers, present_workers
+from spotray.tune.variants import Variants
 
 # What a preemption changes: time, and counts that begin anew when a trial is restored.
 WALL_TIME = frozenset(
@@ -155,14 +156,16 @@ def limited(tune_config: TuneConfig, *, most: int) -> tuple[Any, Limit | None]:
     search: Any = tune_config.search_alg
     if isinstance(search, str):
         search = create_searcher(search)
+    if search is None:
+        search = Variants()
+    elif type(search) is BasicVariantGenerator:  # another one's ways are its user's own
+        search = Variants.of(search)
     if pauses(tune_config.scheduler):
         # A trial that waits is alive for a searcher: the limit is in the processes' resources.
         if tune_config.max_concurrent_trials and _is_bare(search):
             search = ConcurrencyLimiter(search, max_concurrent=most)
         return search, None
-    if search is None:
-        search = BasicVariantGenerator(max_concurrent=most)
-    elif isinstance(search, BasicVariantGenerator):
+    if isinstance(search, BasicVariantGenerator):
         if search.max_concurrent:
             return search, None
         search.max_concurrent = most

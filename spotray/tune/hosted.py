@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from spotray.errors import CheckpointError, MetricMissing, SpotrayError
@@ -382,7 +382,8 @@ class Hosted:
         if isinstance(self._end, Exception):
             raise self._end
         if isinstance(self._end, Ended):
-            return self._end
+            has_reported = self._reports or self.run.base
+            return self._end if has_reported else replace(self._end, lacking=tuple(self._needs))
         if self._needs and not self._reports and not self.run.base:
             metric, who = next(iter(self._needs.items()))
             raise MetricMissing(

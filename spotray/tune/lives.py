@@ -89,6 +89,7 @@ class TrialLife:
             max_workers=plan.most,
             timeouts=Timeouts(heartbeat_s=plan.spot.heartbeat_timeout_s),
             run_id=run_id,
+            adopts=False,  # workers end with the life, or the sweep's actor, that they are of
             copies=copies,
         )
         job = LiveJob(

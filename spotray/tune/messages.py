@@ -45,9 +45,13 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A run has no more reports: it is through (``why`` is empty) or was stopped."""
+    """A run has no more reports: it is through (``why`` is empty) or was stopped.
+
+    ``lacking``: it was stopped before its first one, which would have had these metrics.
+    """
 
     why: str = ""
+    lacking: tuple[str, ...] | None = None
 
 
 def digest_of(config: Mapping[str, Any]) -> str:

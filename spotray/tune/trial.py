@@ -6,6 +6,7 @@ these fit on the head.
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Mapping
 from typing import Any, ClassVar, cast
@@ -74,6 +75,10 @@ class Trial(Trainable):
                     RUN_DIR: answer.run_dir,
                 }
             if isinstance(answer, Ended):
+                if answer.lacking is not None:
+                    # Tune takes no end without the metrics, and no searcher may learn from it.
+                    nothing = dict.fromkeys((*answer.lacking, "loss"), math.nan)
+                    return {**nothing, TRAINING_ITERATION: 0, "step": 0, "epoch": 0, DONE: True}
                 # Tune repeats the last report, with its end.
                 return {DONE: True, RESULT_DUPLICATE: True}
 

@@ -333,7 +333,7 @@ class SpotTuner:
         scheduler: Any = self.tune_config.scheduler
         if isinstance(scheduler, str):
             scheduler = create_scheduler(scheduler)
-        callback = SweepCallback(self._actor_name, limit=limit, scheduler=scheduler)
+        callback = SweepCallback(self._actor_name, search=search, limit=limit, scheduler=scheduler)
         if isinstance(scheduler, PopulationBasedTraining) and not scheduler._synch:
             scheduler = Turns(scheduler, at_once=self._trials_at_once(), waits=callback.waits)
         return Tuner(

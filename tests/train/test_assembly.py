@@ -40,7 +40,9 @@ _LOOK_S = 0.25  # more than half a second at once would be this side standing st
 class Job:
     """An assembly, its time, and what its workers say."""
 
-    def __init__(self, *, low: int = 1, high: int = 4, generation: int = 0) -> None:
+    def __init__(
+        self, *, low: int = 1, high: int = 4, generation: int = 0, adopts: bool = True
+    ) -> None:
         self.now_s = 1000.0
         self.events: list[Event] = []
         self.flushed = 0
@@ -63,6 +65,7 @@ class Job:
             planner=Planner(margin_s=5.0, mtbp_s=3600.0),
             max_workers=high,
             progress=Progress(step=0, epoch=0, loss=None),
+            adopts=adopts,
             monotonic_s=lambda: self.now_s,
         )
 
@@ -528,6 +531,15 @@ def test_members_go_on_as_if_nothing_was(jobs: Any, pair: Job) -> None:
     job.live(3.0, "a", "b")
     assert job.sync().members == ("a", "b")
     assert not job.beat("a").directive.broken
+
+
+def test_where_members_end_with_this_side_nobody_waits_for_them(jobs: Any, pair: Job) -> None:
+    job = jobs(generation=1, adopts=False)
+    job.enter("c")
+    job.join("c")
+    assert job.sync().members == ("c",), "it waited for members of before"
+    late = restarted(jobs, pair, generation=1, adopts=False)
+    assert late.beat("a").directive.is_out, "one of an ended life came in"
 
 
 def test_it_waits_until_the_first_worker_is_heard(jobs: Any, pair: Job) -> None:

@@ -17,6 +17,7 @@ from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher
 
 from spotray.errors import ConfigError
 from spotray.tune.checks import check_config, check_room, limited, metrics_needed, pauses
+from spotray.tune.variants import Variants
 
 
 class RandomSearcher(Searcher):
@@ -139,7 +140,9 @@ def test_the_default_search_is_limited_and_the_limit_can_change() -> None:
 
 def test_a_users_own_limit_is_left_alone() -> None:
     own = BasicVariantGenerator(max_concurrent=2)
-    assert limited(TuneConfig(search_alg=own), most=8) == (own, None)
+    search, limit = limited(TuneConfig(search_alg=own), most=8)
+    assert isinstance(search, Variants)
+    assert (search.max_concurrent, limit) == (2, None)
     wrapped = ConcurrencyLimiter(RandomSearcher(), max_concurrent=2)
     assert limited(TuneConfig(search_alg=wrapped), most=8) == (wrapped, None)
 
@@ -155,7 +158,8 @@ def test_a_searcher_is_asked_for_no_more_trials_than_fit() -> None:
 
 def test_a_trial_that_waits_for_its_turn_is_not_counted_by_the_search() -> None:
     search, limit = limited(TuneConfig(scheduler=HyperBandScheduler()), most=3)
-    assert (search, limit) == (None, None)
+    assert isinstance(search, Variants)
+    assert (search.max_concurrent, limit) == (0, None)
 
 
 def test_a_limit_and_its_search_stay_one_through_pickling() -> None:

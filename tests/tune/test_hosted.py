@@ -306,6 +306,14 @@ def test_a_loop_that_never_reports_is_one_clear_line(stage: Stage) -> None:
         hosted.next(LONG_S)
 
 
+def test_one_that_is_stopped_before_its_first_report_says_what_that_lacked(stage: Stage) -> None:
+    hosted = stage.host(needs={"accuracy": "TuneConfig(metric=)"})
+    stage.life()
+    hosted.stop("the budget", status="stopped")
+    assert hosted.join(LONG_S)
+    assert hosted.next(LONG_S) == Ended(why="the budget", lacking=("accuracy",))
+
+
 def test_a_metric_inside_of_another_is_found_by_its_path(stage: Stage) -> None:
     hosted = stage.host(needs={"val/loss": "ASHAScheduler"})
     life = stage.life()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,6 +71,14 @@ def test_the_end_repeats_the_last_report() -> None:
     result = trial.step()
     assert result[DONE]
     assert RESULT_DUPLICATE in result
+
+
+def test_of_a_trial_that_never_reported_tune_gets_what_it_wants_and_no_number() -> None:
+    result = Scripted("t1", {}, next=[Ended(why="the budget", lacking=("val", "a/b"))]).step()
+    assert result[DONE]
+    assert RESULT_DUPLICATE not in result
+    assert all(math.isnan(result[name]) for name in ("val", "a/b", "loss"))
+    assert (result["training_iteration"], result["step"]) == (0, 0)
 
 
 def test_a_restored_trial_begins_where_its_pointer_says() -> None:
