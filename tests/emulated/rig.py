@@ -39,6 +39,9 @@ _NODE_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # All machines share few cores here: workers that are nice would not get through imports.
     "RAY_worker_niceness": "0",
+    # Nor does a machine start a process for each of the CPUs that it only claims to have.
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
 }
 
 

@@ -15,7 +15,7 @@ import pytest
 from tests.emulated.cloud import Cloud, wait_for
 from tests.emulated.cluster import Cluster, Job, host_of
 
-pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(500)]
 
 STEPS = 1500  # more than the tests wait for; the last ones are done in no time
 COOLDOWN_S = 15.0
