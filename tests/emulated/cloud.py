@@ -156,7 +156,7 @@ class Cloud:
 
 
 def wait_for(
-    look: Callable[[], _T], what: str, *, timeout_s: float = 60.0, every_s: float = 0.2
+    look: Callable[[], _T], what: str, *, timeout_s: float = 120.0, every_s: float = 0.2
 ) -> _T:
     """The first answer of ``look`` that is true.
 

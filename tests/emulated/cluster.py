@@ -11,7 +11,8 @@ from tests.emulated.cloud import Cloud, wait_for
 STORAGE = "s3://emulated/spotray"
 PRESET = "aws-g4dn-spot"
 _TOO_SLOW = "current node timed out during startup"  # Ray gives a raylet 30 s, not more
-_UP_S = 180.0  # of which 15 to 30 are needed on an idle machine
+PATIENCE_S = 180.0  # a node is there in 15 to 20 s, unless this machine has much else to do
+_UP_S = 240.0  # of which 15 to 30 are needed on an idle machine
 _JOB = "tests/emulated/job.py"
 _DEMAND = "tests/emulated/demand.py"
 
@@ -83,7 +84,7 @@ class Demand:
         self._since = len(cloud.told())
 
     def wait_for_workers(
-        self, count: int, *, after_s: float = 0.0, without: str = "", timeout_s: float = 90.0
+        self, count: int, *, after_s: float = 0.0, without: str = "", timeout_s: float = PATIENCE_S
     ) -> float:
         """When Ray had so many, not counting that address: Unix seconds."""
 
@@ -125,7 +126,7 @@ class Job:
         return [one for one in self.told(after_s=after_s) if "step" in one]
 
     def wait_for_hosts(
-        self, count: int, *, after_s: float, without: str = "", timeout_s: float = 90.0
+        self, count: int, *, after_s: float, without: str = "", timeout_s: float = PATIENCE_S
     ) -> float:
         """When so many workers step together, none on that host: Unix seconds."""
 

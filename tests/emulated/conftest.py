@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.emulated.cloud import Cloud, emulated_cloud
 from tests.emulated.needs import missing
 
 _MEASURED: list[str] = []
+_FAILED = pytest.StashKey[bool]()  # of a module whose tests build on each other
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +39,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("measured in the emulated cloud")
         for line in _MEASURED:
             terminalreporter.write_line(line)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    report = yield
+    module = item.getparent(pytest.Module)
+    if report.failed and module and getattr(module.obj, "BUILD_ON_EACH_OTHER", False):
+        module.stash[_FAILED] = True
+    return report
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    module = item.getparent(pytest.Module)
+    if module and module.stash.get(_FAILED, False):
+        pytest.skip("builds on a test that failed")

@@ -20,24 +20,24 @@ _PROGRAMS = {  # program -> the Debian package it is in
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 
-def program(name: str) -> str:
-    """The path of a program, also of one for root.
+def program(name: str, *, path: str = _PATH) -> str:
+    """Where a program is, also one for root.
 
     Raises:
         FileNotFoundError: there is none.
     """
-    path = shutil.which(name, path=_PATH)
-    if path is None:
-        raise FileNotFoundError(f"{name} is missing: install {_PROGRAMS[name]}")
-    return path
+    found = shutil.which(name, path=path)
+    if found is None:
+        raise FileNotFoundError(f"{name} is missing: apt-get install {_PROGRAMS[name]}")
+    return found
 
 
 @functools.cache
-def missing() -> str:
+def missing(*, path: str = _PATH) -> str:
     """What is missing, in a few words; empty if an emulated cloud can run here."""
     if os.geteuid() != 0:
         return "needs root"
-    packages = {of for name, of in _PROGRAMS.items() if shutil.which(name, path=_PATH) is None}
+    packages = {of for name, of in _PROGRAMS.items() if shutil.which(name, path=path) is None}
     if packages:
         return f"needs apt-get install {' '.join(sorted(packages))}"
     # As the rig does it: in a container without the rights, this is where it ends.
@@ -48,8 +48,9 @@ def missing() -> str:
         ],
         capture_output=True,
         text=True,
-        env=os.environ | {"PATH": _PATH},
+        env=os.environ | {"PATH": path},
     )
     if tried.returncode:
-        return f"needs the right to make namespaces: {tried.stderr.strip().splitlines()[-1:]}"
+        words = tried.stderr.strip().splitlines() or ["no words"]
+        return f"needs the right to make namespaces: {words[-1]}"
     return ""

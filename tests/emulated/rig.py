@@ -39,6 +39,9 @@ _NODE_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # All machines share few cores here: workers that are nice would not get through imports.
     "RAY_worker_niceness": "0",
+    # Nor does a machine start a process for each of the CPUs that it only claims to have.
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
 }
 
 
@@ -58,7 +61,7 @@ class Rig:
         self._deadlines: dict[str, float] = {}
         self._hints: dict[str, float] = {}
         self._take_after_s: float | None = None
-        self._lock = threading.Lock()  # of a machine's end: one of several causes wins
+        self._lock = threading.RLock()  # machines and the API's view of them change together
         self._ec2.start()
         imds.serve(self._answers_to)
         self.laptop = Machine(
@@ -121,8 +124,9 @@ class Rig:
 
     def kill(self, name: str) -> None:
         """A machine is lost without a word."""
-        self._end(name, silent=True)
-        self._ec2.ended(name, by="loss")
+        with self._lock:
+            self._end(name, silent=True)
+            self._ec2.ended(name, by="loss")
 
     def pace(self, step_s: float) -> None:
         """How long a step of the job takes from now on."""
@@ -163,14 +167,18 @@ class Rig:
             self._wake.wait()
             self._wake.clear()
             for instance in self._ec2.instances():
-                runs = instance._state.name in ("pending", "running")
                 try:
-                    if runs and instance.id not in self._machines:
-                        self._begin(instance)
-                    elif not runs:
-                        self._end(instance.id)
-                except Exception:
+                    with self._lock:
+                        self._follow_one(instance)
+                except Exception:  # the others are not to be kept waiting
                     traceback.print_exc()
+
+    def _follow_one(self, instance: Any) -> None:
+        runs = instance._state.name in ("pending", "running")
+        if runs and instance.id not in self._machines:
+            self._begin(instance)
+        elif not runs:
+            self._end(instance.id)
 
     def _begin(self, instance: Any) -> None:
         folder = _FOLDER / "nodes" / instance.id
@@ -187,14 +195,14 @@ class Rig:
             threading.Timer(self._take_after_s, self._reclaim, [instance.id]).start()
 
     def _end(self, name: str, *, silent: bool = False) -> None:
-        with self._lock:
-            machine = self._machines.pop(name, None)
+        machine = self._machines.pop(name, None)
         if machine is not None:
             machine.destroy() if silent else machine.halt()
 
     def _reclaim(self, name: str) -> None:
-        self._ec2.ended(name, by="spot")
-        self._end(name)
+        with self._lock:
+            self._ec2.ended(name, by="spot")
+            self._end(name)
 
     def _answers_to(self, ip: str) -> dict[str, str]:
         for one in self._ec2.instances():

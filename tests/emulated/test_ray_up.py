@@ -15,8 +15,9 @@ import pytest
 from tests.emulated.cloud import Cloud, wait_for
 from tests.emulated.cluster import Cluster, Job, host_of
 
-pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(900)]
 
+BUILD_ON_EACH_OTHER = True  # see conftest.py: after a failure the others are skipped
 STEPS = 1500  # more than the tests wait for; the last ones are done in no time
 COOLDOWN_S = 15.0
 # Losses follow each other faster here than in any cloud: no loop for that.
