@@ -232,7 +232,8 @@ def _check_quotas(
                         *account.limits(one, offer, spot=spot),
                         *_CLOUDS[wish.node.cloud].added_limits(wish.node, account, spot=spot),
                     ]
-                    tightest.append((one, min(limits, key=lambda limit: limit.fits)))
+                    if limits:
+                        tightest.append((one, min(limits, key=lambda limit: limit.fits)))
             if tightest:
                 best = max(tightest, key=lambda pair: pair[1].fits)
                 _judge(wish, kind, *best, is_fallback=spot != kinds[0], found=found)
