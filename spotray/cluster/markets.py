@@ -123,7 +123,9 @@ class LaunchConfig:
 
 def check_provider(provider: Mapping[str, Any], *, cloud: str) -> Iterator[Problem]:
     """What is wrong in ``provider:`` by itself."""
-    yield from _unknown_keys("provider", provider, (*RAY_KEYS, *CLOUD_KEYS[cloud], *OUR_KEYS))
+    # `ray up` adds keys of its own, such as _config_cache_path, before it asks for a node.
+    given = {key: value for key, value in provider.items() if not str(key).startswith("_")}
+    yield from _unknown_keys("provider", given, (*RAY_KEYS, *CLOUD_KEYS[cloud], *OUR_KEYS))
     if provider.get("cache_stopped_nodes"):
         yield Problem(
             path="provider.cache_stopped_nodes",
