@@ -201,12 +201,17 @@ def _check_fit(
     architecture: str,
     found: Findings,
 ) -> None:
-    of_image = _ARCHITECTURES.get(architecture.lower(), "")
-    for (one, _), offer in offers.items():
-        of_type = {_ARCHITECTURES.get(name.lower(), "") for name in offer.architectures}
-        if one in wish.types and of_image and of_type and of_image not in of_type:
-            told = ", ".join(sorted(of_type))
-            found.add(path, f"is for {of_image}, but {one} is {told}", "name another image")
+    of_image = _ARCHITECTURES.get(architecture.lower())
+    unfit = {
+        one
+        for (one, _), offer in offers.items()
+        if one in wish.types
+        and offer.architectures
+        and of_image not in {_ARCHITECTURES.get(name.lower()) for name in offer.architectures}
+    }
+    if of_image and unfit:
+        what = f"is for {of_image}, which {', '.join(sorted(unfit))} cannot run"
+        found.add(path, what, "name another image")
 
 
 # -- quotas -------------------------------------------------------------------
