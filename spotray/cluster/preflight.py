@@ -201,12 +201,17 @@ def _check_fit(
     architecture: str,
     found: Findings,
 ) -> None:
-    of_image = _ARCHITECTURES.get(architecture.lower(), "")
-    for (one, _), offer in offers.items():
-        of_type = {_ARCHITECTURES.get(name.lower(), "") for name in offer.architectures}
-        if one in wish.types and of_image and of_type and of_image not in of_type:
-            told = ", ".join(sorted(of_type))
-            found.add(path, f"is for {of_image}, but {one} is {told}", "name another image")
+    of_image = _ARCHITECTURES.get(architecture.lower())
+    unfit = {
+        one
+        for (one, _), offer in offers.items()
+        if one in wish.types
+        and offer.architectures
+        and of_image not in {_ARCHITECTURES.get(name.lower()) for name in offer.architectures}
+    }
+    if of_image and unfit:
+        what = f"is for {of_image}, which {', '.join(sorted(unfit))} cannot run"
+        found.add(path, what, "name another image")
 
 
 # -- quotas -------------------------------------------------------------------
@@ -232,7 +237,8 @@ def _check_quotas(
                         *account.limits(one, offer, spot=spot),
                         *_CLOUDS[wish.node.cloud].added_limits(wish.node, account, spot=spot),
                     ]
-                    tightest.append((one, min(limits, key=lambda limit: limit.fits)))
+                    if limits:
+                        tightest.append((one, min(limits, key=lambda limit: limit.fits)))
             if tightest:
                 best = max(tightest, key=lambda pair: pair[1].fits)
                 _judge(wish, kind, *best, is_fallback=spot != kinds[0], found=found)

@@ -95,6 +95,16 @@ def check_rights(
             cure = "let somebody allow it in IAM"
             found.add("provider", f"these credentials may not {', '.join(denied)}", cure)
     _check_roles(config, wishes, roles, account, found)
+    spots = [wish.node for wish in wishes if any(market.spot for market in wish.markets)]
+    for node in spots[:1]:
+        path = f"{node.path}.node_config"
+        with found.asking(path, "EC2's role for spot was"):
+            if not account.has_spot_role():
+                found.add(
+                    path,
+                    "this account never had a spot node: the head may not make EC2's role for it",
+                    "say `spotray cluster prepare FILE`, or launch one spot node by hand",
+                )
 
 
 def _roles(wishes: Sequence[Wish], account: Any, found: Findings) -> dict[str, str]:

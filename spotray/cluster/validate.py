@@ -15,9 +15,10 @@ from typing import Any
 import yaml
 
 from spotray.cluster.lint import lint
-from spotray.cluster.node_types import cloud_of
+from spotray.cluster.node_types import cloud_of, mapping, node_types
 from spotray.cluster.preflight import check
 from spotray.cluster.problems import Problem, unknown_key
+from spotray.cluster.ray_autoscaler.azure import parameter_errors, parameters
 from spotray.cluster.ray_autoscaler.rehearsal import Rehearsal, is_possible, rehearse
 from spotray.cluster.ray_autoscaler.schema import schema_errors
 
@@ -121,6 +122,7 @@ def _look(config: Mapping[str, Any]) -> list[Problem]:
 
     problems = list(_of_schema(config))
     problems += lint(config, ray_version=ray.__version__)
+    problems += _of_azure(config)
     unique = {(one.path, one.what): one for one in problems}
     return sorted(unique.values(), key=lambda one: one.is_warning)
 
@@ -134,8 +136,26 @@ def _of_schema(config: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(path=path, what=message, cure="write what Ray's schema allows")
 
 
+def _of_azure(config: Mapping[str, Any]) -> Iterator[Problem]:
+    """What Azure would refuse of the nodes, as far as Ray's template tells."""
+    for one in node_types(config):
+        if one.cloud != "azure":
+            continue
+        path = f"{one.path}.node_config.azure_arm_parameters"
+        for key, what in parameter_errors(mapping(one.config, "azure_arm_parameters")):
+            if what:
+                yield Problem(path=f"{path}.{key}", what=what, cure="write such a one")
+            else:
+                yield unknown_key(path, key, parameters())
+
+
 def _why_not(config: Mapping[str, Any]) -> str:
     """Why ``ray up`` cannot be rehearsed; empty if it can."""
+    if cloud_of(config) == "azure":
+        return (
+            "`ray up` can be rehearsed for EC2 only: the nodes' parameters were compared with "
+            "those that Ray passes on to Azure"
+        )
     if cloud_of(config) != "aws":
         return "`ray up` can be rehearsed for EC2 only"
     if not is_possible():

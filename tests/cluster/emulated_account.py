@@ -37,6 +37,7 @@ class EmulatedAWS:
             self.iam.create_instance_profile(InstanceProfileName=profile)
             self.iam.create_role(RoleName=profile, AssumeRolePolicyDocument="{}")
             self.iam.add_role_to_instance_profile(InstanceProfileName=profile, RoleName=profile)
+        self.iam.create_service_linked_role(AWSServiceName="spot.amazonaws.com")
         self.add_bucket("runs", REGION)
 
     def add_image(self, name: str, architecture: str = "x86_64") -> str:

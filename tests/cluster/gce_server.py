@@ -22,7 +22,6 @@ from tests.cluster.emulated_gce import REGION, ZONES, EmulatedGCE, http_error
 
 Answer = Callable[..., Any]
 PROJECT = "my-lab"
-BASES = {"compute": "compute/v1/", "storage": "storage/v1/"}  # below the server's address
 
 
 class GceServer:
@@ -46,6 +45,7 @@ class GceServer:
                 "accelerators": [{"guestAcceleratorType": "nvidia-l4", "guestAcceleratorCount": 1}],
             },
             "n1-standard-4": {"guestCpus": 4},
+            "n1-standard-8": {"guestCpus": 8},
             "n2-standard-2": {"guestCpus": 2},
             "n2-standard-4": {"guestCpus": 4},
         }
@@ -108,15 +108,16 @@ class GceServer:
 
     def serve_google(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let every client that Google's library builds come here: it has no variable for it."""
-        from googleapiclient import discovery
+        from googleapiclient import discovery, discovery_cache
 
-        build = discovery.build
+        def build(api: str, version: str, **kwargs: Any) -> Any:
+            del kwargs["cache_discovery"]
+            text = discovery_cache.get_static_doc(api, version)
+            document = json.loads(text)
+            document["rootUrl"] = self.url  # also of uploads, which heed no other option
+            return discovery.build_from_document(document, **kwargs)
 
-        def to_here(api: str, *args: Any, **kwargs: Any) -> Any:
-            kwargs["client_options"] = {"api_endpoint": self.url + BASES.get(api, "")}
-            return build(api, *args, **kwargs)
-
-        monkeypatch.setattr(discovery, "build", to_here)
+        monkeypatch.setattr(discovery, "build", build)
         for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY"):
             monkeypatch.delenv(name, raising=False)
 
@@ -126,7 +127,8 @@ class GceServer:
         from googleapiclient.errors import HttpError
 
         parts = urlsplit(path)
-        keys = {key: values[0] for key, values in parse_qs(parts.query).items()}
+        told = parse_qs(parts.query)
+        keys = {key: one if key == "permissions" else one[0] for key, one in told.items()}
         asked = f"{method} {parts.path}"
         self.asked.append(asked)
         if self.forbids and re.search(self.forbids, asked):
@@ -136,10 +138,10 @@ class GceServer:
                 is_json = body.startswith(b"{")
                 try:
                     names = {name: unquote(one) for name, one in found.groupdict().items()}
-                    told = route(body=json.loads(body) if is_json else {}, keys=keys, **names)
+                    said = route(body=json.loads(body) if is_json else {}, keys=keys, **names)
                 except HttpError as exc:
                     return int(exc.resp.status), json.loads(exc.content)
-                return (204, None) if told is None else (200, told)
+                return (204, None) if said is None else (200, said)
         self.unanswered.append(asked)
         return 501, _error(501, "notImplemented", asked)
 
@@ -174,6 +176,7 @@ class GceServer:
             (rf"GET {crm}/serviceAccounts/(?P<email>{one})", self._account),
             (rf"POST {crm}/serviceAccounts", self._add_account),
             (rf"GET /storage/v1/b/(?P<name>{one})", self._bucket),
+            (rf"GET /storage/v1/b/(?P<name>{one})/iam/testPermissions", self._permissions_here),
             (rf"POST /upload/storage/v1/b/(?P<name>{one})/o", self._put),
             (rf"DELETE /storage/v1/b/(?P<name>{one})/o/(?P<key>{one})", self._remove),
         ]
@@ -226,7 +229,7 @@ class GceServer:
             raise http_error(404, "notFound", f"no {name} in {zone}")
         return {"name": name}
 
-    def _everywhere(self, *, keys: dict[str, str], **_: Any) -> Any:
+    def _everywhere(self, *, keys: dict[str, Any], **_: Any) -> Any:
         (cluster,) = re.findall(r"labels\.ray-cluster-name = ([\w-]+)", keys["filter"])
         found: dict[str, Any] = {}
         for machine in self.gce.machines.values():
@@ -289,6 +292,9 @@ class GceServer:
         if name not in self.buckets:
             raise http_error(404, "notFound", f"no bucket {name}")
         return {"name": name, "location": self.buckets[name]}
+
+    def _permissions_here(self, *, keys: dict[str, list[str]], **_: Any) -> Any:
+        return {"permissions": [one for one in keys["permissions"] if one not in self.lacks]}
 
     def _put(self, *, name: str, keys: dict[str, str], **_: Any) -> Any:
         self.objects.add(f"{name}/{keys['name']}")

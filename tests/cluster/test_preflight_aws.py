@@ -52,7 +52,7 @@ def test_a_good_cluster_has_nothing_against_it_and_nothing_is_changed(aws: Emula
     assert look(aws, config) == []
     asked = set(aws.asked)
     assert {"GetServiceQuota", "SimulatePrincipalPolicy", "RunInstances", "HeadBucket"} <= asked
-    changing = {one for one in asked if not one.startswith(("Describe", "Get", "Head"))}
+    changing = {one for one in asked if not one.startswith(("Describe", "Get", "Head", "List"))}
     assert changing == {"RunInstances", "SimulatePrincipalPolicy"}  # the first of them run dry
     assert aws.ec2.describe_instances()["Reservations"] == []
 
@@ -207,7 +207,7 @@ def test_an_image_for_another_processor_is_an_error(aws: EmulatedAWS) -> None:
     config = config_of(aws)
     node(config)["ImageId"] = aws.add_image("nvidia for arm", "arm64")
     (one,) = look(aws, config)
-    assert "is for arm64, but g5.xlarge is x86_64" in one.what
+    assert one.what == "is for arm64, which g5.2xlarge, g5.xlarge cannot run"
 
 
 def test_a_bucket_in_another_region_is_a_warning_with_its_price(aws: EmulatedAWS) -> None:
@@ -251,6 +251,14 @@ def test_a_typo_that_only_ec2_knows_comes_from_the_dry_run(aws: EmulatedAWS) -> 
     node(config)["EbsOptimised"] = True
     (one,) = look(aws, config)
     assert "EbsOptimised" in one.what
+
+
+def test_an_account_that_never_had_a_spot_node_is_told(aws: EmulatedAWS) -> None:
+    (role,) = aws.iam.list_roles(PathPrefix="/aws-service-role/")["Roles"]
+    aws.iam.delete_service_linked_role(RoleName=role["RoleName"])
+    (one,) = look(aws, config_of(aws))
+    assert "never had a spot node" in one.what
+    assert "spotray cluster prepare" in one.cure
 
 
 def test_rights_that_a_role_lacks_are_named(aws: EmulatedAWS) -> None:

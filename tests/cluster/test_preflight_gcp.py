@@ -191,6 +191,12 @@ def test_a_bucket_of_somebody_else_is_an_error(google: GceServer) -> None:
     assert "no right to bucket runs: not you" in one.what
 
 
+def test_a_bucket_that_may_only_be_read_is_an_error(google: GceServer) -> None:
+    google.lacks = {"storage.objects.create"}
+    (one,) = errors(check(config_of()))
+    assert "no right to bucket runs: storage.objects.create" in one.what
+
+
 def test_a_probe_is_written_only_if_asked_for_and_does_not_stay(google: GceServer) -> None:
     assert check(config_of(), write_probe=True) == []
     assert [one.split()[0] for one in google.asked if "/b/runs/o" in one] == ["POST", "DELETE"]

@@ -193,3 +193,26 @@ def test_warnings_come_last_and_make_nothing_wrong() -> None:
     assert [one.is_warning for one in mixed.problems] == sorted(
         one.is_warning for one in mixed.problems
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "told"),
+    [
+        ({"vmSise": "Standard_NC4as_T4_v3"}, "vmSise", "did you mean vmSize?"),
+        ({"osDiskSize": "150"}, "osDiskSize", "'150' is no int"),
+        ({"osDiskSize": True}, "osDiskSize", "True is no int"),
+        ({"billingProfile": -1}, "billingProfile", "-1 is no object"),
+        ({"vmCount": 2}, "vmCount", "not a key"),  # Ray's own
+    ],
+)
+def test_what_azure_would_refuse_of_a_node_is_found_without_azure(
+    given: dict[str, Any], key: str, told: str
+) -> None:
+    def change(config: dict[str, Any]) -> None:
+        node = config["available_node_types"]["gpu"]["node_config"]
+        node["azure_arm_parameters"].update(given)
+
+    verdict = quick(changed(change, "azure-nc-t4-spot"))
+    (one,) = (one for one in verdict.problems if not one.is_warning)
+    assert one.path == f"available_node_types.gpu.node_config.azure_arm_parameters.{key}"
+    assert told in str(one)

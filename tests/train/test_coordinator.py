@@ -8,7 +8,7 @@ from typing import Any
 from ray.core.generated.common_pb2 import NodeDeathInfo  # type: ignore[attr-defined]
 
 from spotray.events import Event, NodeDown, NodeReady, NodeUp, Warned
-from spotray.train.coordinator import Coordinator
+from spotray.train.coordinator import Coordinator, death_of
 
 REASON = dict(NodeDeathInfo.Reason.items())  # Ray's own
 
@@ -83,3 +83,12 @@ def test_nodes_that_come_and_go_are_facts_with_their_cause() -> None:
         "e": ("shutdown", True),
     }
     assert told._losses == 1, "only members of the worker group count"
+
+
+def test_a_node_drained_for_maintenance_was_not_preempted() -> None:
+    reason = REASON["AUTOSCALER_DRAIN_PREEMPTED"]
+    for source, cause in (
+        ("maintenance notice from azure/scheduled-events", "maintenance"),
+        ("preemption notice from gcp/preempted", "preemption"),
+    ):
+        assert death_of({"DeathReason": reason, "DeathReasonMessage": source}) == (cause, True)

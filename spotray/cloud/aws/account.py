@@ -302,6 +302,13 @@ class AwsAccount:
                 return None
         return str(found["Roles"][0]["Arn"]) if found["Roles"] else ""
 
+    def has_spot_role(self) -> bool:
+        """Whether EC2's own role for spot is there; an account new to spot lacks it."""
+        iam = self._session.client("iam")
+        with _asking("iam:ListRoles"):
+            found = iam.list_roles(PathPrefix="/aws-service-role/spot.amazonaws.com/")["Roles"]
+        return bool(found)
+
     def denied(
         self, actions: Sequence[str], *, principal: str = "", resource: str = "*"
     ) -> list[str]:

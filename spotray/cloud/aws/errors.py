@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from spotray.cloud.codes import RETRY_S, error_of, table_of
 from spotray.errors import (
     ConfigError,
-    MarketError,
     NoCapacityError,
     NotOfferedError,
     NotPermittedError,
@@ -23,7 +23,6 @@ from spotray.errors import (
     ThrottledError,
 )
 
-_RETRY_S = 5.0
 _CREDENTIALS_RETRY_S = 60.0  # an instance's role is renewed by its metadata service, in minutes
 
 _NO_CAPACITY = (
@@ -91,19 +90,15 @@ _CONFIG = (
     "IncompatibleHostRequirements",
 )
 
-_TABLE: dict[str, type[SpotrayError]] = {
-    code: error
-    for codes, error in (
-        (_NO_CAPACITY, NoCapacityError),
-        (_QUOTA, QuotaError),
-        (_NOT_OFFERED, NotOfferedError),
-        (_NOT_PERMITTED, NotPermittedError),
-        (_CREDENTIALS_PASSING, ThrottledError),
-        (_THROTTLED, ThrottledError),
-        (_CONFIG, ConfigError),
-    )
-    for code in codes
-}
+_TABLE = table_of(
+    (_NO_CAPACITY, NoCapacityError),
+    (_QUOTA, QuotaError),
+    (_NOT_OFFERED, NotOfferedError),
+    (_NOT_PERMITTED, NotPermittedError),
+    (_CREDENTIALS_PASSING, ThrottledError),
+    (_THROTTLED, ThrottledError),
+    (_CONFIG, ConfigError),
+)
 
 
 def class_of(code: str) -> type[SpotrayError] | None:
@@ -145,13 +140,8 @@ def aws_errors(market: str) -> Iterator[None]:
         ours = class_of(code)
         if ours is None:
             raise
-        text = f"{market}: {code}: {words}"
-        if issubclass(ours, ThrottledError):
-            wait_s = _CREDENTIALS_RETRY_S if code in _CREDENTIALS_PASSING else _RETRY_S
-            raise ours(text, market=market, code=code, retry_after_s=wait_s) from exc
-        if issubclass(ours, MarketError):
-            raise ours(text, market=market, code=code) from exc
-        raise ours(text) from exc
+        wait_s = _CREDENTIALS_RETRY_S if code in _CREDENTIALS_PASSING else RETRY_S
+        raise error_of(ours, market=market, code=code, words=words, retry_after_s=wait_s) from exc
     except (NoCredentialsError, PartialCredentialsError) as exc:
         # On a node they come from its metadata service, which may be slow for a minute.
         raise ThrottledError(
@@ -162,7 +152,7 @@ def aws_errors(market: str) -> Iterator[None]:
         ) from exc
     except (ConnectionError, HTTPClientError) as exc:  # no way to EC2, or no answer in time
         raise ThrottledError(
-            f"{market}: {exc}", market=market, code=type(exc).__name__, retry_after_s=_RETRY_S
+            f"{market}: {exc}", market=market, code=type(exc).__name__, retry_after_s=RETRY_S
         ) from exc
     except ParamValidationError as exc:
         words = " ".join(str(exc).split())

@@ -30,6 +30,7 @@ _GPU_METRICS = {
     "nvidia-h100-80gb": "NVIDIA_H100_GPUS",
 }
 _CLUSTER, _KIND, _NODE_TYPE = "ray-cluster-name", "ray-node-type", "ray-user-node-type"  # Ray's
+_OBJECTS = ("storage.objects.create", "storage.objects.get", "storage.objects.delete")
 _ALIVE = ("PROVISIONING", "STAGING", "RUNNING")
 _IMAGE = re.compile(r"projects/([^/]+)/global/images/(family/)?([^/]+)$")
 
@@ -78,7 +79,7 @@ class GcpAccount:
 
     def zones(self) -> Mapping[str, bool]:
         with _asking("compute.zones.list"):
-            found = self._all(self._compute.zones(), project=self._project)
+            found = list(self._all(self._compute.zones(), project=self._project))
         return {
             one["name"]: one.get("status") == "UP"
             for one in found
@@ -237,9 +238,18 @@ class GcpAccount:
         with _asking("storage.buckets.get"):
             try:
                 found = self._get(self._storage.buckets(), bucket=name)
+                if found is None:
+                    return None
+                answer = (
+                    self._storage.buckets()
+                    .testIamPermissions(bucket=name, permissions=list(_OBJECTS))
+                    .execute(num_retries=2)
+                )
             except foreign_errors() as exc:
                 raise _no_right(exc) from exc
-        return None if found is None else Bucket(place=str(found.get("location", "")).lower())
+        if lacking := [one for one in _OBJECTS if one not in answer.get("permissions", [])]:
+            raise NotPermittedError(", ".join(lacking), market="")
+        return Bucket(place=str(found.get("location", "")).lower())
 
     def probe(self, bucket: str, key: str) -> None:
         from googleapiclient.http import MediaIoBaseUpload

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from spotray.cloud.codes import RETRY_S, error_of, table_of
 from spotray.errors import (
     ConfigError,
-    MarketError,
     NoCapacityError,
     NotOfferedError,
     NotPermittedError,
@@ -26,71 +26,65 @@ from spotray.errors import (
     ThrottledError,
 )
 
-_RETRY_S = 5.0
-
-_TABLE: dict[str, type[SpotrayError]] = {
-    code: error
-    for codes, error in (
+_TABLE = table_of(
+    (
         (
-            (
-                "ZONE_RESOURCE_POOL_EXHAUSTED",
-                "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
-                "resourcePoolExhausted",
-                "stockout",
-                "RESOURCE_POOL_EXHAUSTED",
-                "INSUFFICIENT_CAPACITY",
-                "IP_SPACE_EXHAUSTED",
-                "IP_SPACE_EXHAUSTED_WITH_DETAILS",
-            ),
-            NoCapacityError,
+            "ZONE_RESOURCE_POOL_EXHAUSTED",
+            "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
+            "resourcePoolExhausted",
+            "stockout",
+            "RESOURCE_POOL_EXHAUSTED",
+            "INSUFFICIENT_CAPACITY",
+            "IP_SPACE_EXHAUSTED",
+            "IP_SPACE_EXHAUSTED_WITH_DETAILS",
         ),
-        (("QUOTA_EXCEEDED", "quotaExceeded", "LIMIT_EXCEEDED", "limitExceeded"), QuotaError),
-        (("UNSUPPORTED_OPERATION",), NotOfferedError),
+        NoCapacityError,
+    ),
+    (("QUOTA_EXCEEDED", "quotaExceeded", "LIMIT_EXCEEDED", "limitExceeded"), QuotaError),
+    (("UNSUPPORTED_OPERATION",), NotOfferedError),
+    (
         (
-            (
-                "forbidden",
-                "insufficientPermissions",
-                "accessNotConfigured",
-                "authError",
-                "required",
-                "PERMISSIONS_ERROR",
-                "PERMISSION_DENIED",
-                "SERVICE_ACCOUNT_ACCESS_DENIED",
-                "billingNotEnabled",
-            ),
-            NotPermittedError,
+            "forbidden",
+            "insufficientPermissions",
+            "accessNotConfigured",
+            "authError",
+            "required",
+            "PERMISSIONS_ERROR",
+            "PERMISSION_DENIED",
+            "SERVICE_ACCOUNT_ACCESS_DENIED",
+            "billingNotEnabled",
         ),
+        NotPermittedError,
+    ),
+    (
         (
-            (
-                "rateLimitExceeded",
-                "userRateLimitExceeded",
-                "RATE_LIMIT_EXCEEDED",
-                "RESOURCE_OPERATION_RATE_EXCEEDED",
-                "backendError",
-                "internalError",
-                "INTERNAL_ERROR",
-                "resourceNotReady",
-                "RESOURCE_NOT_READY",
-            ),
-            ThrottledError,
+            "rateLimitExceeded",
+            "userRateLimitExceeded",
+            "RATE_LIMIT_EXCEEDED",
+            "RESOURCE_OPERATION_RATE_EXCEEDED",
+            "backendError",
+            "internalError",
+            "INTERNAL_ERROR",
+            "resourceNotReady",
+            "RESOURCE_NOT_READY",
         ),
+        ThrottledError,
+    ),
+    (
         (
-            (
-                "invalid",
-                "invalidParameter",
-                "INVALID_FIELD_VALUE",
-                "INVALID_USAGE",
-                "RESOURCE_NOT_FOUND",
-                "notFound",
-                "badRequest",
-                "parseError",
-                "conditionNotMet",
-            ),
-            ConfigError,
+            "invalid",
+            "invalidParameter",
+            "INVALID_FIELD_VALUE",
+            "INVALID_USAGE",
+            "RESOURCE_NOT_FOUND",
+            "notFound",
+            "badRequest",
+            "parseError",
+            "conditionNotMet",
         ),
-    )
-    for code in codes
-}
+        ConfigError,
+    ),
+)
 
 
 class OperationFailed(Exception):
@@ -151,7 +145,7 @@ def gcp_errors(market: str) -> Iterator[None]:
         raise_ours(exc, code, words, market, int(exc.resp.status))
     except OSError as exc:  # no way to Google, or no answer in time
         raise ThrottledError(
-            f"{market}: {exc}", market=market, code=type(exc).__name__, retry_after_s=_RETRY_S
+            f"{market}: {exc}", market=market, code=type(exc).__name__, retry_after_s=RETRY_S
         ) from exc
 
 
@@ -177,9 +171,4 @@ def raise_ours(exc: Exception, code: str, words: str, market: str, status: int |
     ours = class_of(code, words, status=status)
     if ours is None:
         raise exc
-    text = f"{market}: {code}: {words}"
-    if issubclass(ours, ThrottledError):
-        raise ours(text, market=market, code=code, retry_after_s=_RETRY_S) from exc
-    if issubclass(ours, MarketError):
-        raise ours(text, market=market, code=code) from exc
-    raise ours(text) from exc
+    raise error_of(ours, market=market, code=code, words=words) from exc

@@ -1,0 +1,28 @@
+"""What Ray's provider for Azure must still be like for its nodes to be checked offline."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+
+from spotray.cluster.ray_autoscaler import azure
+
+FOLDER = files("ray.autoscaler").joinpath("_private").joinpath("_azure")
+
+
+def test_what_ray_gives_itself_is_in_its_template() -> None:
+    template = json.loads(FOLDER.joinpath("azure-vm-template.json").read_text("utf-8"))
+    assert template["parameters"].keys() >= azure._OF_RAY
+    needed = {name for name, one in template["parameters"].items() if "defaultValue" not in one}
+    assert needed - azure._OF_RAY == {"vmSize"}
+    assert set(azure.parameters().values()) <= azure._TYPES.keys()
+
+
+def test_ray_passes_on_a_nodes_parameters_as_they_are() -> None:
+    code = FOLDER.joinpath("node_provider.py").read_text("utf-8")
+    assert 'template_params = node_config["azure_arm_parameters"].copy()' in code
+    assert 'template_params.pop("availability_zone", None)' in code
+    given = {*azure._OF_RAY} - {"adminUsername", "publicKey"}  # these two by its bootstrap
+    assert all(f'template_params["{name}"]' in code for name in given)
+    bootstrap = FOLDER.joinpath("config.py").read_text("utf-8")
+    assert all(f'azure_arm_parameters["{n}"]' in bootstrap for n in ("adminUsername", "publicKey"))
