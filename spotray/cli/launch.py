@@ -132,7 +132,8 @@ def launch(args: argparse.Namespace, planned: Plan, remote: Remote, *, records: 
     from spotray.launch.launch import bring_up, check_online, packed, submit
 
     clock = SystemClock()
-    show_plan(planned, show=tell if args.json else print)
+    plan_goes_to = sys.stdout if args.dry_run and not args.json else sys.stderr
+    show_plan(planned, show=lambda line: print(line, file=plan_goes_to))
     for problem in check_online(planned) if not args.dry_run else ():
         tell(f"warning: {problem}")
     with tempfile.TemporaryDirectory() as place:
@@ -279,7 +280,7 @@ def show_plan(planned: Plan, *, show: Callable[[str], None]) -> None:
         show(f"for {costs.hours:g} hours  {total}")
     if wishes.max_cost_usd is not None and high:
         at_least = duration(wishes.max_cost_usd / high * 3600)
-        show(f"budget  {usd(wishes.max_cost_usd)}: {at_least} at the highest price")
+        show(f"budget  {usd(wishes.max_cost_usd)} from the job's start: {at_least} at the highest")
     if wishes.deadline_s is not None:
         until = datetime.fromtimestamp(wishes.deadline_s).astimezone()
         show(f"deadline  {until:%Y-%m-%d %H:%M %Z}")
@@ -309,8 +310,14 @@ def way_back(one: Launch) -> str:
 def ending(one: Launch) -> str:
     """How a job ended, in one line."""
     from spotray.cli.tables import duration
+    from spotray.launch.supervise import STOPPED_CODE
 
     took = duration((one.ended_at_s or one.created_at_s) - one.created_at_s)
+    if one.exit_code == STOPPED_CODE and (one.deadline_s or one.max_cost_usd):
+        return (
+            f"job {one.name} was stopped by its deadline or budget after {took}; `spotray launch "
+            f"--name {one.name}` begins it again, from what it saved"
+        )
     code = "" if one.exit_code in (None, 0) else f" with {one.exit_code}"
     return f"job {one.name} {one.state}{code} after {took}"
 

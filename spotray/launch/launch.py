@@ -107,6 +107,7 @@ def plan(file: Path, wishes: Wishes, *, prices: PriceTable, records: Records, cl
         raise ConfigError(_all(wrong, file))
     folder = look(wishes.workdir)
     check_script(folder, wishes.command[0])
+    _command(wishes.command)  # refuses what nobody knows how to run
     costs = estimate(config, prices, hours=wishes.hours)
     if wishes.max_cost_usd is not None and costs.high_usd_per_hour is None:
         raise ConfigError(

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,8 @@ class NodeTime:
 class Rates:
     """The highest that a node of each type costs, USD per hour: on spot, and on demand."""
 
-    spot: Mapping[str, float]
-    on_demand: Mapping[str, float]
+    spot: Mapping[str, float] = field(default_factory=dict)
+    on_demand: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, node: NodeTime) -> float:
         """Of a node; one of an unknown type costs as much as the dearest."""
