@@ -115,9 +115,20 @@ def supervise(
     Returns:
         The command's exit code, or `STOPPED_CODE` if it was stopped.
     """
+    children: list[subprocess.Popen[bytes]] = []
+    asked = False
+
+    def stop(*_: object) -> None:  # Ray stops a job by a signal to its processes
+        nonlocal asked
+        asked = True
+        for one in children:
+            one.terminate()
+
+    before = signal.signal(signal.SIGTERM, stop)
     child = subprocess.Popen(command)
-    # Ray stops a job by a signal to its whole process group: the child gets it too.
-    before = signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    children.append(child)
+    if asked:  # before it was in the list
+        child.terminate()
     try:
         while True:
             try:
