@@ -58,6 +58,7 @@ def test_what_a_repository_inside_sees_goes_too(tmp_path: Path, outer_is_one: bo
     git(tmp_path / "library", "init", "-q")
     if outer_is_one:
         git(tmp_path, "init", "-q")
+    (tmp_path / "circle").symlink_to(tmp_path)
     assert look(tmp_path).files == ("library/.gitignore", "library/a.py", "train.py")
 
 
