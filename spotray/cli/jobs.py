@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spotray.launch.launch import Wayback
     from spotray.launch.records import Launch
+    from spotray.launch.wayback import Wayback
 
 
 def add_parser(subparsers: Any) -> None:
@@ -60,8 +60,8 @@ def run_status(one: Launch, *, json: bool) -> int:
     from spotray.cli.launch import way_back
     from spotray.cli.tables import duration, print_json
     from spotray.errors import ClusterUnreachable
-    from spotray.launch.launch import look_again
     from spotray.launch.records import Records
+    from spotray.launch.wayback import look_again
 
     unseen = ""
     if not one.is_over:
@@ -102,7 +102,7 @@ def run_status(one: Launch, *, json: bool) -> int:
 
 def server_of(one: Launch) -> Wayback:
     """The job server of a launch's cluster, by the spec that it was brought up with."""
-    from spotray.launch.launch import Wayback
     from spotray.launch.records import Records
+    from spotray.launch.wayback import Wayback
 
     return Wayback.to(one, records=Records())

@@ -6,17 +6,16 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spotray.launch.estimate import TypeCost
     from spotray.launch.jobs import JobServer
-    from spotray.launch.launch import Plan
+    from spotray.launch.launch import Plan, Wishes
     from spotray.launch.records import Launch, Records
     from spotray.launch.remote import Remote
-    from spotray.market.prices import PriceRange, PriceTable
+    from spotray.market.prices import PriceTable
 
 DETACHED_CODE = 130
 
@@ -126,13 +125,15 @@ def run(args: argparse.Namespace) -> int:
 
 def launch(args: argparse.Namespace, planned: Plan, remote: Remote, *, records: Records) -> int:
     """What `run` does with a plan and a way to its cluster."""
+    from spotray.cli.launch_plan import show_plan
     from spotray.cli.tables import print_json
     from spotray.clock import SystemClock
     from spotray.launch.jobs import JobServer
     from spotray.launch.launch import bring_up, check_online, packed, submit
 
     clock = SystemClock()
-    show_plan(planned, show=tell if args.json else print)
+    plan_goes_to = sys.stdout if args.dry_run and not args.json else sys.stderr
+    show_plan(planned, show=lambda line: print(line, file=plan_goes_to))
     for problem in check_online(planned) if not args.dry_run else ():
         tell(f"warning: {problem}")
     with tempfile.TemporaryDirectory() as place:
@@ -148,7 +149,7 @@ def launch(args: argparse.Namespace, planned: Plan, remote: Remote, *, records: 
                 one = submit(planned, server, archive, records=records, clock=clock)
             except BaseException as exc:
                 # Nothing runs there: what was just brought up would be paid for nothing.
-                _tell_of_half(planned, remote, exc, records=records)
+                _tell_of_half(planned, remote, exc)
                 raise
             tell(f"job {one.name} runs on {one.cluster_name}; {way_back(one)}")
             if args.detach:
@@ -259,43 +260,6 @@ def confirm(cluster_name: str, *, yes: bool) -> None:
         raise ConfigError("nothing was launched")
 
 
-def show_plan(planned: Plan, *, show: Callable[[str], None]) -> None:
-    """What will be done, and what it may cost."""
-    from datetime import datetime
-
-    from spotray.cli.tables import duration, plain_table, usd
-
-    costs, wishes = planned.estimate, planned.wishes
-    title = f"Cluster {costs.cluster_name}, USD per hour of a node"
-    columns = ["node type", "instance", ">nodes", "bought as", ">spot", ">on demand"]
-    for line in plain_table(title, columns, [_cost_row(one) for one in costs.types]):
-        show(line)
-    low, high = costs.low_usd_per_hour, costs.high_usd_per_hour
-    show(f"with all {costs.max_workers} workers  {_range(low, high, complete=not costs.unknown)}")
-    idle = costs.idle_usd_per_hour
-    show(f"with no job  {'unknown' if idle is None else f'{usd(idle)} per hour'}")
-    if costs.hours is not None:
-        total = _range(costs.low_usd, costs.high_usd, complete=not costs.unknown, per="")
-        show(f"for {costs.hours:g} hours  {total}")
-    if wishes.max_cost_usd is not None and high:
-        at_least = duration(wishes.max_cost_usd / high * 3600)
-        show(f"budget  {usd(wishes.max_cost_usd)}: {at_least} at the highest price")
-    if wishes.deadline_s is not None:
-        until = datetime.fromtimestamp(wishes.deadline_s).astimezone()
-        show(f"deadline  {until:%Y-%m-%d %H:%M %Z}")
-    if costs.unknown:
-        show(f"unknown  {', '.join(costs.unknown)}: give prices with --prices FILE")
-    if costs.sources:
-        show(
-            f"prices  {'; '.join(costs.sources)} (spotray/market/prices.csv); disks and traffic "
-            "are not in it"
-        )
-    show(f"job  {' '.join(planned.launch.command)}, as {planned.launch.name}")
-    show(f"at its end  the cluster {'goes down' if wishes.down else 'stays up, and is paid for'}")
-    for problem in planned.warnings:
-        show(f"warning  {problem}")
-
-
 def tell(line: str) -> None:
     """A line about the launch; stdout is the job's."""
     print(f"spotray: {line}" if line else "", file=sys.stderr, flush=True)
@@ -309,13 +273,19 @@ def way_back(one: Launch) -> str:
 def ending(one: Launch) -> str:
     """How a job ended, in one line."""
     from spotray.cli.tables import duration
+    from spotray.launch.supervise import STOPPED_CODE
 
     took = duration((one.ended_at_s or one.created_at_s) - one.created_at_s)
+    if one.exit_code == STOPPED_CODE and (one.deadline_s or one.max_cost_usd):
+        return (
+            f"job {one.name} was stopped by its deadline or budget after {took}; `spotray launch "
+            f"--name {one.name}` begins it again, from what it saved"
+        )
     code = "" if one.exit_code in (None, 0) else f" with {one.exit_code}"
     return f"job {one.name} {one.state}{code} after {took}"
 
 
-def _tell_of_half(planned: Plan, remote: Remote, exc: BaseException, *, records: Records) -> None:
+def _tell_of_half(planned: Plan, remote: Remote, exc: BaseException) -> None:
     """What is left when a launch broke off on its way."""
     from spotray.errors import ConfigError, SpotrayError
 
@@ -331,40 +301,7 @@ def _tell_of_half(planned: Plan, remote: Remote, exc: BaseException, *, records:
         tell(str(down))
 
 
-def _cost_row(one: TypeCost) -> list[str]:
-    nodes = str(one.max_nodes) if one.is_head else f"{one.min_nodes} to {one.max_nodes}"
-    kinds = [
-        *(["spot"] if one.may_be_spot else []),
-        *(["on-demand"] if one.may_be_on_demand else []),
-    ]
-    return [
-        one.name,
-        ", ".join(one.instance_types) or "-",
-        nodes,
-        ", then ".join(kinds),
-        _price(one.spot, asked=one.may_be_spot),
-        _price(one.on_demand, asked=one.may_be_on_demand),
-    ]
-
-
-def _price(price: PriceRange | None, *, asked: bool) -> str:
-    if price is None:
-        return "unknown" if asked else "-"
-    low, high = price.low_usd_per_hour, price.high_usd_per_hour
-    return f"{low:.3f}" if low == high else f"{low:.3f}-{high:.3f}"
-
-
-def _range(low: float | None, high: float | None, *, complete: bool, per: str = " per hour") -> str:
-    from spotray.cli.tables import usd
-
-    if low is None:
-        return "unknown"
-    if not complete or high is None:
-        return f"at least {usd(low)}{per}, without what is unknown"
-    return f"{usd(low)}{per}" if low == high else f"{usd(low)} to {usd(high)}{per}"
-
-
-def _wishes(args: argparse.Namespace, *, now_s: float) -> Any:
+def _wishes(args: argparse.Namespace, *, now_s: float) -> Wishes:
     from spotray.errors import ConfigError
     from spotray.launch.launch import Wishes
     from spotray.launch.wishes import deadline_s, dollars, environment

@@ -28,7 +28,8 @@ class TypeCost:
     may_be_on_demand: bool
     spot: PriceRange | None
     on_demand: PriceRange | None
-    unknown: tuple[str, ...]  # the prices that are missing: "g5.xlarge spot"
+    unknown: tuple[str, ...]  # the prices that are missing: "g5.xlarge spot in us-west-2"
+    sources: tuple[str, ...] = ()  # where those that are known were read
 
     @property
     def low_usd_per_hour(self) -> float | None:
@@ -102,7 +103,7 @@ def estimate(
         ),
         high_usd_per_hour=head_high + _highest(workers, max_workers) if complete else None,
         hours=hours,
-        sources=tuple(sources(p for one in types for p in (one.spot, one.on_demand) if p)),
+        sources=tuple(sorted({where for one in types for where in one.sources})),
     )
 
 
@@ -136,6 +137,7 @@ def _type_cost(one: NodeType, config: Mapping[str, Any], prices: PriceTable) -> 
         spot=_around(found[True]),
         on_demand=_around(found[False]),
         unknown=tuple(unknown),
+        sources=tuple(sources([*found[True], *found[False]])),
     )
 
 
@@ -177,8 +179,6 @@ def _around(prices: Sequence[PriceRange]) -> PriceRange | None:
     return PriceRange(
         low_usd_per_hour=min(one.low_usd_per_hour for one in prices),
         high_usd_per_hour=max(one.high_usd_per_hour for one in prices),
-        date=", ".join(sorted({one.date for one in prices} - {""})),
-        source=", ".join(sorted({one.source for one in prices} - {""})),
     )
 
 

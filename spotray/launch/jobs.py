@@ -254,8 +254,9 @@ class JobServer:
 def _client(url: str, token: str) -> Any:
     from ray.job_submission import JobSubmissionClient
 
-    # It tells of each end of a stream; here that is part of every reconnection.
-    logging.getLogger(JobSubmissionClient.__module__).setLevel(logging.WARNING)
+    # They tell of each upload and each end of a stream, which we tell in our own words.
+    for module in (JobSubmissionClient, *JobSubmissionClient.__bases__):
+        logging.getLogger(module.__module__).setLevel(logging.WARNING)
     headers = {"Authorization": f"Bearer {token}"} if token else None
     held = {name: os.environ.pop(name) for name in _ADDRESSES if name in os.environ}
     try:

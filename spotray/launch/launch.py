@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from spotray.clock import Clock, SystemClock
+from spotray.clock import Clock
 from spotray.cluster.problems import Problem
 from spotray.cluster.validate import validate
 from spotray.errors import ClusterUnreachable, ConfigError, LaunchError, SpotrayError
@@ -107,6 +107,7 @@ def plan(file: Path, wishes: Wishes, *, prices: PriceTable, records: Records, cl
         raise ConfigError(_all(wrong, file))
     folder = look(wishes.workdir)
     check_script(folder, wishes.command[0])
+    _command(wishes.command)  # refuses what nobody knows how to run
     costs = estimate(config, prices, hours=wishes.hours)
     if wishes.max_cost_usd is not None and costs.high_usd_per_hour is None:
         raise ConfigError(
@@ -405,44 +406,3 @@ def _all(problems: Sequence[Problem], file: Path) -> str:
     count = len(problems)
     head = "a problem" if count == 1 else f"{count} problems"
     return f"{file} has {head}: {'; '.join(f'({n}) {one}' for n, one in enumerate(problems, 1))}"
-
-
-def look_again(launch: Launch, server: JobServer, *, records: Records, clock: Clock) -> Launch:
-    """How a launch stands now.
-
-    Raises:
-        ClusterUnreachable: its cluster could not be asked.
-    """
-    try:
-        launch = seen(launch, server.state(launch.submission_id), now_s=clock.now_s())
-    except LaunchError as exc:
-        launch = lost(launch, str(exc), now_s=clock.now_s())
-    records.save(launch)
-    return launch
-
-
-@dataclass(frozen=True)
-class Wayback:
-    """The way from any shell to the cluster of a launch; ends with its ``with`` block."""
-
-    remote: Remote
-    server: JobServer
-    clock: Clock
-
-    @classmethod
-    def to(cls, launch: Launch, *, records: Records) -> Wayback:
-        """By the spec that the cluster was brought up with.
-
-        Raises:
-            ConfigError: that is no longer there.
-        """
-        file = records.spec_file(launch.cluster_name)
-        remote = remote_of(file, read_cluster(file)[1])
-        clock = SystemClock()
-        return cls(remote, JobServer(remote, clock=clock), clock)
-
-    def __enter__(self) -> Wayback:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.server.close()

@@ -139,7 +139,12 @@ def _listed(path: Path, *where: str) -> list[str]:
     if also:  # it also hides what git tracks
         hidden = _git(path, *where, "ls-files", "-z", "--cached", "--ignored", *also)
         names -= {os.fsdecode(name) for name in hidden.stdout.split(b"\0") if name}
-    return sorted(names)
+    # A repository inside this one is a folder to git: what it sees there goes, too.
+    # A link to a folder is left out: it may lead anywhere, also back here.
+    inner = {name for name in names if (path / name).is_dir()}
+    for name in (one for one in inner if not (path / one).is_symlink()):
+        names |= {f"{name.rstrip('/')}/{one}" for one in _names(path / name)}
+    return sorted(names - inner)
 
 
 def _git(path: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:

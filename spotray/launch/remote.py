@@ -17,8 +17,9 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from spotray.clock import Clock, SystemClock
 from spotray.errors import ClusterUnreachable, LaunchError
@@ -146,16 +147,19 @@ class RayCommands:
             clock=self._clock,
         )
 
-    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*self._ray, *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=_environment(),
-            check=False,
-        )
+    def _run(self, *arguments: str) -> _Said:
+        # Into files: SSH leaves a process behind for the next command, which would hold a
+        # pipe open for seconds.
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            code = subprocess.run(
+                [*self._ray, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=_environment(),
+                check=False,
+            ).returncode
+            return _Said(code, _text_of(out), _text_of(err))
 
     def _shown(self, *arguments: str) -> int:
         """Run it before the user's eyes: on stderr, for stdout is the job's."""
@@ -166,6 +170,20 @@ class RayCommands:
             env=_environment(),
             check=False,
         ).returncode
+
+
+@dataclass(frozen=True)
+class _Said:
+    """How a command ended, and what it said."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def _text_of(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 class _Forward:

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,8 @@ class NodeTime:
 class Rates:
     """The highest that a node of each type costs, USD per hour: on spot, and on demand."""
 
-    spot: Mapping[str, float]
-    on_demand: Mapping[str, float]
+    spot: Mapping[str, float] = field(default_factory=dict)
+    on_demand: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, node: NodeTime) -> float:
         """Of a node; one of an unknown type costs as much as the dearest."""
@@ -115,9 +115,20 @@ def supervise(
     Returns:
         The command's exit code, or `STOPPED_CODE` if it was stopped.
     """
+    children: list[subprocess.Popen[bytes]] = []
+    asked = False
+
+    def stop(*_: object) -> None:  # Ray stops a job by a signal to its processes
+        nonlocal asked
+        asked = True
+        for one in children:
+            one.terminate()
+
+    before = signal.signal(signal.SIGTERM, stop)
     child = subprocess.Popen(command)
-    # Ray stops a job by a signal to its whole process group: the child gets it too.
-    before = signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    children.append(child)
+    if asked:  # before it was in the list
+        child.terminate()
     try:
         while True:
             try:

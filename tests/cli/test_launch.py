@@ -27,6 +27,7 @@ def work(tmp_path: Path) -> str:
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "train.py").write_text("print('hello')\n")
+    (folder / "notes.txt").touch()
     return str(folder)
 
 
@@ -37,14 +38,15 @@ def test_a_dry_run_shows_the_cost_and_does_nothing(
     assert main(["launch", "--dry-run", *words, G5, "train.py"]) == 0
     out, err = capsys.readouterr()
     assert "g5.xlarge" in out
-    assert "0.357-0.416" in out
+    assert "0.357-0.415" in out
     assert "1.006-1.212" in out
     # A head of 0.096 and four workers, from 0.357 to 1.212 each.
     assert "with all 4 workers  $1.52 to $4.94 per hour" in out
     assert "for 10 hours  $15.24 to $49.44" in out
-    assert "budget  $20.00: 4 h 3 min at the highest price" in out
+    assert "budget  $20.00 from the job's start: 4 h 2 min at the highest" in out
+    assert out.count("skypilot-catalog v8 at 00148f2 2025-2026") == 1
     assert "goes down" in out
-    assert "1 file, 0.0 MiB" in err
+    assert "2 files, 0.0 MiB" in err
     assert not (tmp_path / "home" / ".spotray").exists()
 
 
@@ -120,6 +122,7 @@ def test_a_wrong_cluster_is_refused_with_each_problem_and_its_cure(
         (["--env-file", "/no/such.env", G5, "train.py"], "cannot read /no/such.env"),
         (["--prices", "/no/such.csv", G5, "train.py"], "cannot read /no/such.csv"),
         (["--name", "a/b", G5, "train.py"], "use letters"),
+        ([G5, "notes.txt"], "give a Python script (.py)"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -65,7 +65,8 @@ class Machine:
         return (self.folder / "ssh.log").read_text().splitlines()
 
     def remove(self) -> None:
-        end_processes(self.folder)
+        while running := processes(self.folder):  # one may start another while we look
+            kill(running)
         shutil.rmtree(self.folder, ignore_errors=True)
         for left in Path("/tmp/ray").glob(f"cluster-{self.name}.*"):
             left.unlink()
@@ -97,29 +98,32 @@ class Machine:
         }
 
 
-def end_processes(folder: Path) -> int:
-    """Kill what has the folder in its environment, but this process; how many."""
-    mark, killed = f"FAKE_MACHINE={folder}".encode(), 0
+def processes(folder: Path) -> list[int]:
+    """What runs on the machine, but this process: it has the machine's home."""
+    found = []
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) in (os.getpid(), os.getppid()):
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         with suppress(OSError):
-            environment = (entry / "environ").read_bytes().split(b"\0")
-            if mark in environment and f"HOME={folder}/home".encode() in environment:
-                os.kill(int(entry.name), signal.SIGKILL)
-                killed += 1
-    return killed
+            if f"HOME={folder}/home".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+    return found
 
 
-def stop_ray(folder: Path) -> None:
-    """What `ray stop` does on the machine: end what is Ray's, not the shell that asks."""
-    mark = f"HOME={folder}/home".encode()
-    for entry in Path("/proc").iterdir():
+def ray_processes(folder: Path) -> list[int]:
+    """Those that are Ray's: its folder stands in their command."""
+    found = []
+    for pid in processes(folder):
         with suppress(OSError):
-            words = (entry / "cmdline").read_bytes()
-            ours = mark in (entry / "environ").read_bytes().split(b"\0")
-            if entry.name.isdigit() and ours and f"{folder}/ray".encode() in words:
-                os.kill(int(entry.name), signal.SIGKILL)
+            if f"{folder}/ray".encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
+def kill(pids: list[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _program(path: Path, line: str) -> None:
@@ -136,4 +140,4 @@ def _free_port() -> int:
 
 
 if __name__ == "__main__":
-    stop_ray(Path(sys.argv[1]))
+    kill(ray_processes(Path(sys.argv[1])))  # what `ray stop` does on a machine of its own

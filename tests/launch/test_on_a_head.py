@@ -20,7 +20,7 @@ from spotray.errors import ClusterUnreachable
 from spotray.launch.jobs import JobServer
 from spotray.launch.records import Records
 
-from .machine import Machine
+from .machine import Machine, ray_processes
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -221,8 +221,4 @@ def test_the_cluster_goes_down_though_the_job_failed(
     assert one.down_at_s is not None
     left = (machine.folder / "home" / "spotray-take-down.log").exists()
     assert left, "the head would have ended the cluster, had nobody else"
-    assert wait_until(
-        lambda: not any((machine.folder / "ray").glob("ray_current_cluster")),
-        timeout_s=10,
-        clock=SystemClock(),
-    )
+    assert wait_until(lambda: not ray_processes(machine.folder), timeout_s=20, clock=SystemClock())

@@ -51,6 +51,17 @@ def test_a_folder_inside_a_repository_is_relative_to_itself(tmp_path: Path) -> N
     assert look(tmp_path / "job").files == ("train.py",)
 
 
+@pytest.mark.parametrize("outer_is_one", [True, False])
+def test_what_a_repository_inside_sees_goes_too(tmp_path: Path, outer_is_one: bool) -> None:
+    fill(tmp_path, train_py="x", library__a_py="x", library__b_log="x")
+    (tmp_path / "library" / ".gitignore").write_text("*.log\n")
+    git(tmp_path / "library", "init", "-q")
+    if outer_is_one:
+        git(tmp_path, "init", "-q")
+    (tmp_path / "circle").symlink_to(tmp_path)
+    assert look(tmp_path).files == ("library/.gitignore", "library/a.py", "train.py")
+
+
 def test_rayignore_hides_tracked_files_too(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     fill(tmp_path, train_py="x", big__a_bin="x", big2__b_bin="x")

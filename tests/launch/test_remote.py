@@ -1,0 +1,85 @@
+"""Ray's commands as they answer, well and badly; the real ones are in `test_on_a_head`."""
+
+from __future__ import annotations
+
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from spotray.errors import ClusterUnreachable, LaunchError
+from spotray.launch.remote import RayCommands
+
+SERVE = """
+import http.server, sys
+port = int(sys.argv[sys.argv.index("--port") + 1])
+http.server.HTTPServer(("127.0.0.1", port), http.server.SimpleHTTPRequestHandler).serve_forever()
+"""
+
+
+def ray(tmp_path: Path, code: str) -> RayCommands:
+    """Ray's commands, if its program were this one."""
+    program = tmp_path / "ray.py"
+    program.write_text(code)
+    return RayCommands(tmp_path / "c.yaml", ray=(sys.executable, str(program)))
+
+
+def test_the_head_is_the_last_word_that_ray_says(tmp_path: Path) -> None:
+    remote = ray(tmp_path, "print('Loaded cached config'); print('10.0.0.7')")
+    assert remote.head() == "10.0.0.7"
+
+
+def test_only_ray_s_own_word_means_that_there_is_no_head(tmp_path: Path) -> None:
+    gone = "raise RuntimeError('Head node of cluster (c) not found!')"
+    assert ray(tmp_path, gone).head() is None
+    offline = "raise OSError('Could not connect to the endpoint URL')"
+    with pytest.raises(ClusterUnreachable, match="endpoint URL"):
+        ray(tmp_path, offline).head()
+
+
+def test_a_failed_up_or_down_is_an_error_and_down_says_what_may_be_left(tmp_path: Path) -> None:
+    remote = ray(tmp_path, "raise SystemExit(3)")
+    with pytest.raises(LaunchError, match="`ray up` ended with 3"):
+        remote.up()
+    with pytest.raises(LaunchError, match=r"may still be paid for.*c\.yaml"):
+        remote.down()
+
+
+@pytest.mark.parametrize(("said", "token"), [("abc123", "abc123"), ("", "")])
+def test_the_token_is_told_from_all_else_that_a_shell_says(
+    tmp_path: Path, said: str, token: str
+) -> None:
+    code = (
+        "import sys\nprint('Fetched IP: 10.0.0.7')\nprint('+', sys.argv[-1])\n"
+        f"print('spotray-token:{said}|')"
+    )
+    assert ray(tmp_path, code).token() == token
+
+
+def test_a_head_that_takes_no_command_is_unreachable(tmp_path: Path) -> None:
+    with pytest.raises(ClusterUnreachable, match="Permission denied"):
+        ray(tmp_path, "import sys; sys.exit('Permission denied (publickey)')").token()
+
+
+def test_a_tunnel_is_open_until_it_is_closed(tmp_path: Path) -> None:
+    tunnel = ray(tmp_path, SERVE).tunnel()
+    assert tunnel.is_open()
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"{tunnel.url}/api/version", timeout=5)
+    tunnel.close()
+    assert not tunnel.is_open()
+    tunnel.close()
+
+
+def test_a_tunnel_that_does_not_come_up_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ClusterUnreachable, match="No route to host"):
+        ray(tmp_path, "import sys; sys.exit('ssh: No route to host')").tunnel()
+
+
+def test_what_would_lead_ray_elsewhere_is_kept_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "http://another:8265")
+    assert ray(tmp_path, "import os; print(os.environ.get('RAY_ADDRESS', 'none'))").head() == "none"
