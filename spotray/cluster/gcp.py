@@ -212,7 +212,7 @@ class SpotNodeProvider(OpenGCPNodeProvider):
         if self._stopped is not None:
             try:
                 self._stopped.sweep()
-            except self._unclear as exc:
+            except self._unclear as exc:  # it looks again
                 log.info("stopped nodes stay for now: %s", exc)
         return ids
 
@@ -250,7 +250,14 @@ class SpotNodeProvider(OpenGCPNodeProvider):
         self.data_disks.end()
         self._lookout.ending(node_ids)
         if self._stopped is not None:
-            self._stopped.end()
+            try:
+                self._stopped.end()
+            except self._unclear as exc:
+                log.warning(
+                    "stopped nodes may stay behind and cost money: %s: `spotray cluster disks "
+                    "delete` deletes them",
+                    exc,
+                )
         for node_id in node_ids:
             self.delete(node_id)
 

@@ -219,6 +219,7 @@ class EmulatedGCE:
             "operationType": what,
             "targetId": machine["id"],
             "zone": machine["zone"],
+            "insertTime": datetime.fromtimestamp(self.clock.now_s(), UTC).isoformat(),
             "until_s": self.clock.now_s() + self.takes_s,
         }
         self.operations.append(operation)

@@ -189,14 +189,17 @@ class OpenGCPNodeProvider(GCPNodeProvider):
         return self._found(self.resources[zone], node_id)
 
     def operations_on(self, instance: Mapping[str, Any], zone: str) -> list[str]:
-        """What was done to an instance: the types of its operations, "insert", "delete", ..."""
+        """What was done to an instance since it was last started: "insert", "delete", ..."""
         resource = self.resources[zone]
         answer = (
             resource.resource.zoneOperations()
             .list(project=resource.project_id, zone=zone, filter=f"(targetId = {instance['id']})")
             .execute(http=resource.get_new_authorized_http(resource.resource._http))
         )
-        return [str(one.get("operationType", "")) for one in answer.get("items", [])]
+        done = sorted(answer.get("items", []), key=lambda one: str(one.get("insertTime", "")))
+        kinds = [str(one.get("operationType", "")) for one in done]
+        lives = [index for index, kind in enumerate(kinds) if kind == "start"]
+        return kinds[lives[-1] :] if lives else kinds
 
     def delete(self, node_id: str) -> None:
         """End an instance; one that is gone already is no error. Returns before it is gone."""

@@ -106,6 +106,7 @@ def test_after_a_preemption_the_next_node_of_the_zone_has_the_same_disk(disky: N
     before = disky.give(first)
     assert before.found_at == ("/dev/disk/by-id/google-spotray-test-gpu-0",)
     disky.gce.take(first)
+    assert disky.disks.listed("test")[0].is_free  # from now on, for the fake
     disky.gce.refuses = {market("b"): STOCK_OUT, market("c"): STOCK_OUT}
     disky.gce.clock.advance(7200)
     (second,) = disky.up()
@@ -269,6 +270,16 @@ def test_each_loss_of_a_node_that_comes_back_counts(booty: Nodes) -> None:
     found = losses(booty.provider.memory.facts())
     assert [loss.market for loss in found] == [market("a")] * 2
     assert all(55 < loss.lived_s < 70 for loss in found)
+
+
+def test_a_node_that_was_once_taken_may_later_be_ended_by_a_person(booty: Nodes) -> None:
+    for by in ("", "delete"):
+        (name,) = booty.up()
+        booty.gce.clock.advance(60)
+        booty.gce.take(name, action="STOP", by=by)
+        booty.provider.non_terminated_nodes({})
+        booty.gce.clock.advance(7200)
+    assert len(losses(booty.provider.memory.facts())) == 1
 
 
 def test_what_was_stopped_for_a_day_is_deleted(booty: Nodes) -> None:
