@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -38,9 +39,9 @@ from tests.train import ray_lab
 from tests.train.ray_lab import STEPS_PER_EPOCH, assert_trained, events_of, of
 from tests.train.workers import WorkerPool
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(420)]
 
-EPOCHS = 40
+EPOCHS = 16
 WORKERS = 2
 SPOT = Market.parse("aws/us-east-1a/g5.xlarge/spot")
 CONTROL = ControlConfig(settle_s=2.0, ask_s=20.0, join_s=90.0, drain_s=40.0, pause_s=1.0)
@@ -71,7 +72,13 @@ def test_on_demand_workers_of_a_job_return_to_spot_without_losing_a_step(
     from spotray.cluster.ray_autoscaler.requests import NodeRequest
     from spotray.controller.applications import running_jobs
     from spotray.controller.controller import Controller, Edges
-    from tests.controller.lab_cloud import POOL, LabCloud, LabHead, patient_loop
+    from tests.controller.lab_cloud import (
+        POOL,
+        LabCloud,
+        LabHead,
+        patient_loop,
+        use_autoscaler_v2,
+    )
 
     (tmp_path / "alone").mkdir()
     reference = str(workers.run(1, undisturbed, str(tmp_path / "alone"))[0])
@@ -82,6 +89,7 @@ def test_on_demand_workers_of_a_job_return_to_spot_without_losing_a_step(
     until = tmp_path / "until"
     with Lab(workers=0, journal=tmp_path / "cluster") as lab:
         lab.connect(runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parents[2])}})
+        use_autoscaler_v2(lab)
         cloud = LabCloud(lab, memory, policy, candidates, tell=told.append, most=WORKERS + 1)
         controller = Controller(
             ClusterPools(
@@ -186,8 +194,6 @@ def test_the_process_watches_a_cluster_and_ends_in_order(tmp_path: Path) -> None
     with Lab(workers=1) as lab:
         command = [sys.executable, "-m", "spotray.controller", "--ray-address", lab.address]
         command += ["--config", str(tmp_path / "cluster.yaml"), "--journal", str(journal)]
-        import os
-
         with subprocess.Popen(command, env=os.environ | lab.environment()) as process:
 
             def told(kind: type[Event]) -> list[Event]:
