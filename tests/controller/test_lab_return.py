@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ray.train import RunConfig, ScalingConfig
 
+from spotray import ElasticTrainer, SpotConfig
 from spotray.clock import SystemClock, wait_until
 from spotray.cluster.control import ControlConfig
 from spotray.cluster.drain import drain_node
@@ -35,7 +37,6 @@ from spotray.market.offer import Market
 from spotray.policy.spot_first import SpotFirst, SpotFirstConfig
 from spotray.policy.view import Preempted
 from spotray.storage import Store
-from tests.train import ray_lab
 from tests.train.ray_lab import STEPS_PER_EPOCH, assert_trained, events_of, of
 from tests.train.workers import WorkerPool
 
@@ -44,7 +45,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(420)]
 EPOCHS = 16
 WORKERS = 2
 SPOT = Market.parse("aws/us-east-1a/g5.xlarge/spot")
-CONTROL = ControlConfig(settle_s=2.0, ask_s=20.0, join_s=90.0, drain_s=40.0, pause_s=1.0)
+CONTROL = ControlConfig(settle_s=2.0, ask_s=20.0, join_s=120.0, drain_s=90.0, rest_s=3.0)
 
 
 @pytest.fixture(scope="module")
@@ -137,13 +138,15 @@ def test_on_demand_workers_of_a_job_return_to_spot_without_losing_a_step(
         with cloud:
             for thread in threads:
                 thread.start()
-            trainer = ray_lab.trainer_of(
-                tmp_path,
-                "returns",
-                epochs=EPOCHS,
-                config={"until": str(until)},
-                loop=patient_loop,
-                workers=(1, WORKERS),
+            trainer = ElasticTrainer(
+                patient_loop,
+                train_loop_config={"epochs": EPOCHS, "until": str(until)},
+                scaling_config=ScalingConfig(num_workers=(1, WORKERS)),
+                run_config=RunConfig(name="returns", storage_path=str(tmp_path)),
+                # A busy machine must not make a slow worker a lost one.
+                spot=SpotConfig(
+                    snapshot_interval_s=0.5, heartbeat_timeout_s=30.0, audit_samples=True
+                ),
             )
             trainer.fit()
             kinds = {n.spot for n in lab.nodes() if n.name != "head" and n.deadline_s is None}
