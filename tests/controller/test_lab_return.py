@@ -40,7 +40,7 @@ from spotray.storage import Store
 from tests.train.ray_lab import STEPS_PER_EPOCH, assert_trained, events_of, of
 from tests.train.workers import WorkerPool
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(840)]
 
 EPOCHS = 16
 WORKERS = 2
@@ -82,7 +82,7 @@ def test_on_demand_workers_of_a_job_return_to_spot_without_losing_a_step(
     )
 
     (tmp_path / "alone").mkdir()
-    reference = str(workers.run(1, undisturbed, str(tmp_path / "alone"))[0])
+    reference = str(workers.run(1, undisturbed, str(tmp_path / "alone"), timeout_s=400)[0])
     memory = LaunchMemory(tmp_path / "launches.jsonl")
     policy = SpotFirst(SpotFirstConfig(cooldown_s=4.0, cooldown_max_s=4.0))
     candidates = (SPOT, SPOT.on_demand())
