@@ -38,6 +38,7 @@ from spotray.cluster.ray_autoscaler.seams import (
     labels_of,
     launch_failed,
     node_type_of,
+    of_type,
     with_true_labels,
 )
 from spotray.cluster.telling import Teller
@@ -137,9 +138,18 @@ class SpotNodeProvider(OpenGCPNodeProvider):
                 node_type=node_type,
                 candidates=self.data_disks.in_order(candidates, node_type),
                 wanted=count,
+                on_demand=self._floor_lacks(node_type),
             )
         except NothingLaunched as exc:
             raise launch_failed(exc.word, str(exc)) from exc
+
+    def _floor_lacks(self, node_type: str) -> int:
+        """On-demand workers of a type that are to be and are not."""
+        floor = self._config.of(node_type).on_demand_floor
+        if not floor:
+            return 0
+        there = self.list_nodes(of_type(node_type)).values()
+        return max(0, floor - sum(not _market(instance).spot for instance in there))
 
     def _ask(
         self, market: Market, count: int, node_config: Mapping[str, Any], tags: Mapping[str, str]

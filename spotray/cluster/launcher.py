@@ -88,7 +88,13 @@ class Launcher:
         self._lock = threading.Lock()
 
     def launch(
-        self, ask: Ask, *, node_type: str, candidates: tuple[Market, ...], wanted: int
+        self,
+        ask: Ask,
+        *,
+        node_type: str,
+        candidates: tuple[Market, ...],
+        wanted: int,
+        on_demand: int = 0,
     ) -> dict[str, Any]:
         """Up to ``wanted`` nodes, at least one, from the candidates.
 
@@ -97,11 +103,32 @@ class Launcher:
             node_type: the entry in the cluster's YAML.
             candidates: the markets that may be asked, in the order of the config.
             wanted: nodes, >= 1.
+            on_demand: so many of them are on-demand: what a floor lacks. They come first,
+                and spot does not stand in for them.
 
         Raises:
             NothingLaunched: none came up; the message says why, and until when nobody
                 will be asked.
         """
+        steady = tuple(market for market in candidates if not market.spot)
+        first = min(on_demand, wanted) if steady else 0
+        if not first:
+            return self._launch(ask, node_type, candidates, wanted)
+        got: dict[str, Any] = {}
+        failed: NothingLaunched | None = None
+        for markets, count in ((steady, first), (candidates, wanted - first)):
+            if count:
+                try:
+                    got |= self._launch(ask, node_type, markets, count)
+                except NothingLaunched as exc:  # what is missing is asked for again
+                    failed = exc
+        if not got and failed is not None:
+            raise failed
+        return got
+
+    def _launch(
+        self, ask: Ask, node_type: str, candidates: tuple[Market, ...], wanted: int
+    ) -> dict[str, Any]:
         with self._lock:
             got: dict[str, Any] = {}
             tried: list[Market] = []

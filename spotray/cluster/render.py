@@ -7,7 +7,6 @@ cloud is asked for stands in the file of that cloud.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from pathlib import PurePosixPath
 
 from spotray.cluster import render_aws, render_azure, render_gcp
@@ -51,7 +50,7 @@ def render(spec: ClusterSpec, *, made_by: str, file: str) -> str:
         *(f"# {line}".rstrip() for line in notes),
         "",
         f"cluster_name: {spec.name}",
-        f"max_workers: {spec.max_workers + any(map(_may_swap(spec), spec.workers))}",
+        f"max_workers: {spec.max_workers + any(_may_swap(spec, one) for one in spec.workers)}",
         f"idle_timeout_minutes: {scalar(spec.idle_minutes)}",
         f"upscaling_speed: {max(1, spec.max_workers)}  # all that are missing at once",
         "",
@@ -94,18 +93,11 @@ def _has_controller(spec: ClusterSpec) -> bool:
     return spec.cloud in ("aws", "gcp")
 
 
-def _may_swap(spec: ClusterSpec) -> Callable[[WorkerSpec], bool]:
+def _may_swap(spec: ClusterSpec, worker: WorkerSpec) -> bool:
     """Whether the controller may replace nodes of a pool, for which there must be room."""
-
-    def may_swap(worker: WorkerSpec) -> bool:
-        returns = (
-            spec.provider == "spotray"
-            and worker.purchase == "spot"
-            and worker.fallback == "on-demand"
-        )
-        return _has_controller(spec) and (returns or worker.preemptible)
-
-    return may_swap
+    returns = worker.purchase == "spot" and worker.fallback == "on-demand"
+    ends = worker.preemptible
+    return _has_controller(spec) and (ends or (returns and spec.provider == "spotray"))
 
 
 def _summary(spec: ClusterSpec) -> str:
@@ -137,7 +129,7 @@ def _worker(spec: ClusterSpec, worker: WorkerSpec) -> list[str]:
         f"  min_workers: {worker.min_workers}",
         f"  max_workers: {worker.max_workers}",
     ]
-    if _may_swap(spec)(worker):
+    if _may_swap(spec, worker):
         most = worker.max_workers
         lines[-1] = f"  max_workers: {most + 1}  # {most}, and one that takes another one's place"
     if spec.provider == "ray" and len(spec.workers) > 1:

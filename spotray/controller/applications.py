@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import ray
 from ray.exceptions import RayError
@@ -47,7 +47,7 @@ def running_jobs() -> list[Mapping[str, Any]]:
         ClusterUnreachable: Ray does not answer.
     """
     try:
-        actors = list_named_actors(all_namespaces=True)
+        actors = cast("list[dict[str, str]]", list_named_actors(all_namespaces=True))
     except RayError as exc:
         raise ClusterUnreachable(f"Ray does not list its actors: {exc}") from exc
     asked: dict[Any, str] = {}
@@ -59,8 +59,10 @@ def running_jobs() -> list[Mapping[str, Any]]:
             asked[ray.get_actor(actor["name"], namespace=NAMESPACE).status.remote()] = job
         except (ValueError, RayError) as exc:  # it has just ended
             log.debug("job %s: %s", job, exc)
-    ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_CALL_S) if asked else ([], [])
-    found = []
+    if not asked:
+        return []
+    ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_CALL_S)
+    found: list[Mapping[str, Any]] = []
     for answer in ready:
         try:
             found.append({**ray.get(answer), "name": asked[answer]})

@@ -50,7 +50,8 @@ class ClusterPools:
             if zone.strip()
         )
         max_workers = int(config.get("max_workers", 2))  # Ray's own default
-        pools, types = {}, {}
+        pools: dict[str, Pool] = {}
+        types: dict[str, str] = {}
         for name, node_type in (config.get("available_node_types") or {}).items():
             if name == config.get("head_node_type"):
                 continue

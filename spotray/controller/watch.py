@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spotray.events import Event, NodeDown, NodeReady, NodeUp
 from spotray.market.offer import Market
@@ -76,7 +76,8 @@ class Watch:
                 if before is None:
                     events += _up(node, now_s)
                 elif node.leaves_by_s is not None:
-                    node = _as_busy_as(node, before)
+                    # Of a node that drains Ray does not tell whether it has work.
+                    node = replace(node, busy=before.busy)
                 self._alive[node.node_id] = node
             elif before is None:
                 continue
@@ -104,11 +105,6 @@ def _is_taken(node: NodeSeen, last: NodeSeen, ours: Collection[str]) -> bool:
     if node.death is Death.DRAINED:
         return last.leaves_by_s != 0
     return node.death is Death.LOST
-
-
-def _as_busy_as(node: NodeSeen, before: NodeSeen) -> NodeSeen:
-    """Of a node that drains Ray does not tell whether it has work."""
-    return NodeSeen(**{**vars(node), "busy": before.busy})
 
 
 def _up(node: NodeSeen, now_s: float) -> list[Event]:

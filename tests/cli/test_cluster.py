@@ -27,7 +27,7 @@ def test_words_become_a_file(tmp_path: Path) -> None:
     made_by = f"spotray cluster new aws-g5-spot --storage s3://runs/vit --workers 2 -o {file}"
     assert text.startswith(f"# Rendered by: {made_by}\n")
     config = yaml.safe_load(text)
-    assert config["max_workers"] == 2
+    assert config["max_workers"] == 3  # two, and one that takes another one's place
     assert "s3://runs/vit/clusters/aws-g5-spot" in str(config["setup_commands"])
 
 

@@ -92,6 +92,20 @@ def test_when_the_outage_is_over_the_first_launch_after_the_cool_down_is_spot(
     assert markets_of(provider, [name]) == [str(ec2.market("a"))]
 
 
+def test_the_floor_is_on_demand_and_lost_ones_are_replaced_on_demand(
+    ec2: EmulatedEC2, memory: Path
+) -> None:
+    provider = provider_of(ec2, memory, markets={"gpu": {"on_demand_floor": 1}})
+    names = launch(provider, ec2, 2)
+    assert ec2.asked() == [ec2.market("a", spot=False), ec2.market("a")]
+    steady = next(name for name in names if not provider.market_of(name).spot)
+    launch(provider, ec2)
+    assert ec2.asked() == [ec2.market("a")]
+    provider.terminate_node(steady)
+    launch(provider, ec2)
+    assert ec2.asked() == [ec2.market("a", spot=False)]
+
+
 def test_one_zone_out_costs_one_call(ec2: EmulatedEC2, memory: Path) -> None:
     provider = provider_of(ec2, memory)
     ec2.refuses = {ec2.market("a"): "InsufficientInstanceCapacity"}

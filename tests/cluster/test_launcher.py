@@ -242,3 +242,33 @@ def test_a_head_takes_the_first_zone_that_has_it_on_demand(rig: Rig) -> None:
     with pytest.raises(QuotaError):
         head()
     assert rig.cloud.markets() == [A.on_demand()], "no other zone cures that"
+
+
+# -- a floor of on-demand nodes --------------------------------------------------
+
+
+def launch_with_floor(rig: Rig, wanted: int, on_demand: int) -> int:
+    got = rig.launcher.launch(
+        rig.cloud.ask,
+        node_type="gpu",
+        candidates=CANDIDATES,
+        wanted=wanted,
+        on_demand=on_demand,
+    )
+    return len(got)
+
+
+def test_what_a_floor_lacks_comes_first_and_on_demand(rig: Rig) -> None:
+    assert launch_with_floor(rig, wanted=3, on_demand=1) == 3
+    assert rig.cloud.calls == [(A.on_demand(), 1), (A, 2)]
+    rig.cloud.calls.clear()
+    assert launch_with_floor(rig, wanted=1, on_demand=2) == 1
+    assert rig.cloud.calls == [(A.on_demand(), 1)]
+
+
+def test_a_floor_that_cannot_be_had_does_not_hold_up_the_others(rig: Rig) -> None:
+    rig.cloud.holds |= {A.on_demand(): 0, B.on_demand(): 0}
+    assert launch_with_floor(rig, wanted=3, on_demand=1) == 2
+    with pytest.raises(NothingLaunched):
+        launch_with_floor(rig, wanted=1, on_demand=1)
+    assert {market.spot for market in rig.cloud.markets()[:2]} == {False}

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from spotray.cluster.control import ControlConfig
 from spotray.cluster.markets import (
     LaunchConfig,
     NodeMarkets,
@@ -90,6 +91,21 @@ def test_the_policy_gets_its_numbers() -> None:
             "provider.markets.gpu.instance_types",
             "once",
         ),
+        (
+            {"markets": {"gpu": {"on_demand_floor": -1}}},
+            "provider.markets.gpu.on_demand_floor",
+            "whole",
+        ),
+        (
+            {"markets": {"gpu": {"on_demand_floor": 1, "fallback": "wait"}}},
+            "provider.markets.gpu.on_demand_floor",
+            "leave one",
+        ),
+        ({"controller": "off"}, "provider.controller", "write {return_to_spot"),
+        ({"controller": {"drain": 9}}, "provider.controller.drain", "drain_s"),
+        ({"controller": {"drain_s": "9"}}, "provider.controller.drain_s", "write one"),
+        ({"controller": {"drain_s": 0}}, "provider.controller.drain_s", "above 0"),
+        ({"controller": {"return_to_spot": 1}}, "provider.controller.return_to_spot", "true"),
         ({"launch_policy": {"name": "greedy"}}, "provider.launch_policy", "spot-first"),
         ({"launch_policy": {"cooldwn_s": 1}}, "provider.launch_policy", "cooldown_s"),
         ({"launch_policy": {"cooldown_s": "1"}}, "provider.launch_policy", "above 0"),
@@ -104,6 +120,13 @@ def test_a_wrong_key_or_value_is_told_with_its_place_and_its_cure(
     assert words in problem.cure
     with pytest.raises(ConfigError, match=path.replace(".", r"\.")):
         LaunchConfig.parse({**AWS, **wrong}, cloud="aws")
+
+
+def test_the_controller_gets_its_numbers_and_a_pool_its_floor() -> None:
+    given = {"controller": {"drain_s": 60}, "markets": {"gpu": {"on_demand_floor": 2}}}
+    config = LaunchConfig.parse({**AWS, **given}, cloud="aws")
+    assert config.control == ControlConfig(drain_s=60)
+    assert (config.of("gpu").on_demand_floor, config.of("other").on_demand_floor) == (2, 0)
 
 
 def test_all_problems_are_told_at_once() -> None:

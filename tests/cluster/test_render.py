@@ -15,6 +15,7 @@ from spotray.agent.__main__ import _parser as agent_parser
 from spotray.cluster.presets import PRESETS, preset
 from spotray.cluster.render import RAY_VERSION, agent_command, environment, render
 from spotray.cluster.spec import ClusterSpec
+from spotray.controller.__main__ import _parser as controller_parser
 
 CONFIGS = Path(__file__).parents[2] / "cluster-configs"
 OURS = [name for name, spec in PRESETS.items() if spec.provider == "spotray"]
@@ -89,6 +90,31 @@ def test_the_agent_takes_the_arguments_that_it_is_started_with(name: str) -> Non
     arguments = shlex.split(start[start.index("-m spotray.agent") :].partition(";")[0])[2:]
     args = agent_parser().parse_args(arguments)
     assert (args.cloud, args.ray_address) == (spec.cloud, "$RAY_HEAD_IP:6379")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_head_runs_the_controller_on_aws_and_gcp(name: str) -> None:
+    spec, config = preset(name), rendered(preset(name))
+    found = [text for text in config["head_start_ray_commands"] if "-m spotray.controller" in text]
+    if spec.cloud == "azure":
+        assert not found
+        return
+    (start,) = found
+    assert config["head_start_ray_commands"][-1] == start
+    arguments = shlex.split(start[start.index("-m spotray.controller") :].partition(";")[0])[2:]
+    args = controller_parser().parse_args(arguments)
+    assert (args.ray_address, args.journal) == ("127.0.0.1:6379", "$SPOTRAY_JOURNAL")
+    subprocess.run(["bash", "-n", "-c", start], check=True)
+
+
+def test_there_is_room_for_a_worker_that_takes_anothers_place() -> None:
+    config = rendered(preset("aws-mixed"))
+    most = {one.name: one.max_workers for one in preset("aws-mixed").workers}
+    assert workers(config)["spot"]["max_workers"] == most["spot"] + 1
+    assert workers(config)["steady"]["max_workers"] == most["steady"]
+    assert config["max_workers"] == sum(most.values()) + 1
+    plain = rendered(preset("aws-plain"))
+    assert plain["max_workers"] == preset("aws-plain").max_workers
 
 
 def test_the_agent_is_started_anew_until_it_ends_in_order_or_cannot_be(tmp_path: Path) -> None:

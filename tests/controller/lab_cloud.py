@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from spotray.cluster.drain import gcs_client
 from spotray.cluster.launcher import Launcher, NothingLaunched
 from spotray.cluster.memory import LaunchMemory
 from spotray.cluster.ray_autoscaler.head import Asked, RayHead, RayNode
@@ -52,8 +53,24 @@ def patient_loop(config: dict[str, Any], runs: list[Any] | None = None) -> None:
             optimizer.step()
             optimizer.zero_grad()
             if not until.exists():
-                time.sleep(0.2)
+                time.sleep(0.6)
         run.report({"seen": epoch})
+
+
+def use_autoscaler_v2(lab: Lab) -> None:
+    """Have requests for nodes go where the autoscaler of a cluster of ``ray up`` finds them."""
+    from ray._raylet import (  # type: ignore[attr-defined]
+        GCS_AUTOSCALER_STATE_NAMESPACE,
+        GCS_AUTOSCALER_V2_ENABLED_KEY,
+    )
+
+    with gcs_client(lab.address) as gcs:
+        gcs.internal_kv_put(
+            GCS_AUTOSCALER_V2_ENABLED_KEY.encode(),
+            b"1",
+            True,
+            GCS_AUTOSCALER_STATE_NAMESPACE.encode(),
+        )
 
 
 class LabHead:

@@ -15,6 +15,7 @@ from ray.autoscaler._private.subprocess_output_util import ProcessRunnerError
 from ray.autoscaler.node_launch_exception import NodeLaunchException
 from ray.autoscaler.tags import (
     NODE_KIND_HEAD,
+    NODE_KIND_WORKER,
     TAG_RAY_NODE_KIND,
     TAG_RAY_NODE_NAME,
     TAG_RAY_USER_NODE_TYPE,
@@ -40,6 +41,11 @@ def is_head(tags: Mapping[str, str]) -> bool:
 def node_type_of(tags: Mapping[str, str]) -> str:
     """The entry of ``available_node_types`` that a launch with these tags is of."""
     return tags.get(TAG_RAY_USER_NODE_TYPE, "")
+
+
+def of_type(node_type: str) -> dict[str, str]:
+    """The tags by which the workers of an entry of ``available_node_types`` are listed."""
+    return {TAG_RAY_NODE_KIND: NODE_KIND_WORKER, TAG_RAY_USER_NODE_TYPE: node_type}
 
 
 def launch_failed(word: str, why: str) -> Exception:
