@@ -13,6 +13,7 @@
     │   ├── NotPermittedError   these credentials may not: every zone says the same
     │   └── ThrottledError      ask again after ``retry_after_s``
     ├── TraceError              a trace file is malformed or too short
+    ├── PolicyError             a policy raised, or chose what cannot be done
     ├── MetadataError           a cloud's metadata service gave no usable answer
     ├── JournalError            the journal cannot be read or written
     ├── CheckpointError
@@ -93,6 +94,10 @@ class ThrottledError(MarketError):
 
 class TraceError(SpotrayError):
     """A trace file is malformed, empty or too short."""
+
+
+class PolicyError(SpotrayError):
+    """A policy raised, or chose what cannot be done; the message names it and the tick."""
 
 
 class MetadataError(SpotrayError):
