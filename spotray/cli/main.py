@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from spotray import __version__
 from spotray.errors import SpotrayError
 
-COMMANDS = ("demo", "status", "cost", "cluster")  # names of the files, in the order of the help
+# Names of the files, in the order of the help.
+COMMANDS = ("demo", "status", "cost", "simulate", "cluster")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
