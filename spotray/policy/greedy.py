@@ -24,10 +24,9 @@ class _GreedyCourse:
         self._net = SafetyNet(job)
 
     def decide(self, view: JobView) -> JobDecision:
-        if view.running is not Choice.ON_DEMAND:
-            if view.has_spot:
-                if self._net.may_use_spot(view):
-                    return _SPOT
-            elif self._net.may_wait(view):
-                return _WAIT
+        if view.has_spot:
+            if self._net.may_use_spot(view):
+                return _SPOT
+        elif self._net.may_wait(view):
+            return _WAIT
         return _LAST

@@ -14,7 +14,6 @@ from spotray.policy.uniform_progress import UniformProgress
 _LAST = JobDecision(
     choice=Choice.ON_DEMAND, why="no slack is left: only on-demand is sure to meet the deadline"
 )
-_LAST_SPOT = JobDecision(choice=Choice.SPOT, why="no slack is left, and this spot node works")
 _KEPT_TABLES = 4
 REGRET = 0.12  # of the least that Uniform Progress can still cost
 
@@ -119,18 +118,16 @@ class _Course:
         return decision
 
     def _own(self, view: JobView, instead: JobDecision | None) -> JobDecision:
-        net, running = self._net, view.running
+        net, running, job = self._net, view.running, self._job
         may_wait = net.may_wait(view)
         may_spot = view.has_spot and net.may_use_spot(view)
-        if not may_wait:
-            works = running is Choice.SPOT and view.overhead_left_s <= 0
-            return _LAST_SPOT if may_spot and works else _LAST
-        if instead is not None and (may_spot or instead.choice is not Choice.SPOT):
+        if not may_wait and not may_spot:
+            return _LAST
+        if instead is not None and may_wait and (may_spot or instead.choice is not Choice.SPOT):
             return instead
-        job = self._job
         left_s, gap_s = job.work_s - view.done_s, job.gap_s
         self._look_from(view.tick)
-        wait = self._usd(IDLE, left_s)
+        wait = self._usd(IDLE, left_s) if may_wait else math.inf
         overhead_s = view.overhead_left_s if running is Choice.ON_DEMAND else job.overhead_s
         on_demand = self._on_demand_usd + self._usd(ON_DEMAND, left_s - gap_s + overhead_s)
         spot = math.inf

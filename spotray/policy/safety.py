@@ -34,10 +34,6 @@ class SafetyNet:
         worked_s = max(0.0, self._gap_s - overhead_s)
         return self._in_time(view.tick, self._work_s - view.done_s - worked_s)
 
-    def must_stay(self, view: JobView) -> bool:
-        """Whether a job on on-demand has to stay there: it could not start again later."""
-        return not self.may_wait(view)
-
     def _in_time(self, tick: int, work_left_s: float) -> bool:
         """Whether on-demand can start at the next tick and be in time."""
         if self._last_tick is None or work_left_s <= _NEAR:
