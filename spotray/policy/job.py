@@ -63,7 +63,7 @@ class Job:
             raise ConfigError(f"deadline_s is {self.deadline_s!r}: give a number above 0")
         if self.has_deadline and self.ticks_needed(self.work_s) > self.ticks_in(self.deadline_s):
             raise ConfigError(
-                f"the deadline of {self.deadline_s / 3600:g} h cannot be met even on on-demand: "
+                f"the deadline of {self.deadline_s / 3600:.2f} h cannot be met even on on-demand: "
                 f"{self.work_s / 3600:g} h of work with {self.overhead_s / 60:g} min to start take "
                 f"{self.earliest_end_s / 3600:.2f} h in ticks of {self.gap_s:g} s"
             )

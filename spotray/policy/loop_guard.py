@@ -81,7 +81,7 @@ class _GuardedCourse:
         if view.preempted and self._born_s is not None:
             self._lost(now_s - self._born_s, now_s)
         decision = self._inner.decide(view)
-        if decision.choice is Choice.SPOT and now_s < self._until_s:
+        if now_s < self._until_s:
             minutes = (self._until_s - now_s) / 60
             decision = JobDecision(
                 choice=Choice.ON_DEMAND,

@@ -26,7 +26,7 @@ def test_spot_that_never_gets_to_work_is_left_for_on_demand() -> None:
     guarded, moments = course(LoopGuard(), LOOP)
     unguarded, _ = course(Greedy(), LOOP)
     assert guarded.cost_usd < 0.8 * unguarded.cost_usd
-    assert guarded.preemptions < 0.05 * unguarded.preemptions
+    assert guarded.preemptions < 0.2 * unguarded.preemptions
     trips = [m for m in moments if m.why.startswith("loop guard")]
     assert "lived less than 19 min" in trips[0].why
 
@@ -34,11 +34,10 @@ def test_spot_that_never_gets_to_work_is_left_for_on_demand() -> None:
 def test_the_cool_down_doubles_while_it_goes_on() -> None:
     guard = LoopGuard(SpotOnly(), losses=1, cooldown_s=1800.0, cooldown_max_s=7200.0)
     _, moments = course(guard, LOOP)
-    tries = [m.tick for m in moments if m.choice is Choice.SPOT]
-    lost = [b for a, b in zip(tries, tries[1:], strict=False) if b - a > 2]
-    pauses = [b - a for a, b in zip(lost, lost[1:], strict=False)][:4]
-    # 12 and then 24 ticks after the loss, and at the next tick that has spot.
-    assert [round(pause / 12) for pause in pauses] == [1, 2, 2, 2]
+    ran = [Choice.WAIT, *(moment.choice for moment in moments)]
+    starts = [k for k in range(len(moments)) if ran[k] is not Choice.SPOT is ran[k + 1]]
+    # Each is lost after two ticks; then 6, 12 and from then on 24 ticks, to the next spot.
+    assert starts[:5] == [0, 9, 24, 51, 78]
 
 
 def test_nodes_that_live_are_no_loop() -> None:
