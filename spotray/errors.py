@@ -15,6 +15,7 @@
     │   └── DiskNotFree         another node has this disk, or it is gone: try the next
     ├── TraceError              a trace file is malformed or too short
     ├── NotAnswered             a cloud did not answer a question about the account
+    ├── PolicyError             a policy raised, or chose what cannot be done
     ├── MetadataError           a cloud's metadata service gave no usable answer
     ├── JournalError            the journal cannot be read or written
     ├── CheckpointError
@@ -111,6 +112,10 @@ class TraceError(SpotrayError):
 
 class NotAnswered(SpotrayError):
     """A cloud did not answer a question about the account: what was asked stays unknown."""
+
+
+class PolicyError(SpotrayError):
+    """A policy raised, or chose what cannot be done; the message names it and the tick."""
 
 
 class MetadataError(SpotrayError):

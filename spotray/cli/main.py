@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from spotray import __version__
 from spotray.errors import SpotrayError
 
+# Names of the files, in the order of the help.
 COMMANDS = (
     "demo",
     "launch",
@@ -24,8 +25,9 @@ COMMANDS = (
     "stop",
     "status",
     "cost",
+    "simulate",
     "cluster",
-)  # names of the files, in the order of the help
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
