@@ -75,8 +75,16 @@ _FLAGS = (
     "--no-check",
     "--json",
 )
-_VALUED = ("--name", "--workdir", "--env", "--env-file", "--deadline", "--max-cost", "--hours")
-_VALUED += ("--prices",)
+_VALUED = (
+    "--name",
+    "--workdir",
+    "--env",
+    "--env-file",
+    "--deadline",
+    "--max-cost",
+    "--hours",
+    "--prices",
+)
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:

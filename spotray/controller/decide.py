@@ -211,7 +211,8 @@ def _gave_up(
 
 
 def _leaving(view: View, state: State, swap: Swap, config: ControlConfig) -> Plan:
-    assert swap.leaves_by_s is not None
+    by_s = swap.leaves_by_s
+    assert by_s is not None
     old = view.find(swap.node_id)
     if old is None:
         seconds = view.now_s - swap.began_s
@@ -220,16 +221,16 @@ def _leaving(view: View, state: State, swap: Swap, config: ControlConfig) -> Pla
         return Plan(actions=(gone,), state=state)
     swap = replace(swap, agreed=swap.agreed or not old.stays)
     kept = replace(state, swap=swap)
-    if view.now_s < swap.leaves_by_s + GRACE_S:
+    if view.now_s < by_s + GRACE_S:
         if swap.agreed:
             return Plan(state=kept)
         again = Leave(
             node_id=swap.node_id,
             name=swap.name,
-            deadline_s=swap.leaves_by_s,
+            deadline_s=by_s,
             why="Ray has not drained it yet",
         )
-        return Plan(actions=(again,) if view.now_s < swap.leaves_by_s else (), state=kept)
+        return Plan(actions=(again,) if view.now_s < by_s else (), state=kept)
     if not swap.agreed:  # it was never told, and may be at work: it stays
         return Plan(state=_rested(view, state, swap, config, failed=True))
     if not swap.ended:
