@@ -115,6 +115,8 @@ class Slow:
     def __init__(self, *states: str) -> None:
         self.states = list(states)
         self.asked: dict[str, Any] = {}
+        self.last = ""
+        self.tagged: list[str] = []
 
     def describe_instances(self, **_: Any) -> Any:
         devices = [{"DeviceName": name} for name in ("/dev/sda1", "/dev/sdf")]
@@ -127,7 +129,11 @@ class Slow:
 
     def describe_images(self, **_: Any) -> Any:
         mapping = {"DeviceName": "/dev/sda1", "Ebs": {"SnapshotId": "snap-1"}}
-        return {"Images": [{"State": self.states.pop(0), "BlockDeviceMappings": [mapping]}]}
+        self.last = self.states.pop(0) if self.states else self.last
+        return {"Images": [{"State": self.last, "BlockDeviceMappings": [mapping]}]}
+
+    def create_tags(self, **tagged: Any) -> None:
+        self.tagged = tagged["Resources"]
 
     def describe_snapshots(self, **_: Any) -> Any:
         return {"Snapshots": [{"Progress": f"{90 - 30 * len(self.states)}%"}]}
@@ -149,6 +155,7 @@ def test_data_disks_are_no_part_of_the_image() -> None:
     baked(ec2, reboot=False)
     assert ec2.asked["BlockDeviceMappings"] == [{"DeviceName": "/dev/sdf", "NoDevice": ""}]
     assert ec2.asked["NoReboot"] is True
+    assert ec2.tagged == ["snap-1"]
 
 
 def test_an_image_that_failed_is_an_error() -> None:

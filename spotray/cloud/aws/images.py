@@ -94,9 +94,7 @@ def bake(
             Description=f"{node_type} of {cluster}, set up",
             NoReboot=not reboot,
             BlockDeviceMappings=others,  # data disks are no part of it
-            TagSpecifications=[
-                {"ResourceType": kind, "Tags": tags} for kind in ("image", "snapshot")
-            ],
+            TagSpecifications=[{"ResourceType": "image", "Tags": tags}],
         )["ImageId"]
         until_s = clock.now_s() + _MOST_S
         while (baking := _baking(ec2, image_id)).state == "pending":
@@ -104,6 +102,8 @@ def bake(
             if clock.now_s() >= until_s:
                 raise ConfigError(f"{image_id} is not ready after {_MOST_S / 60:.0f} min: {baking}")
             clock.sleep(_POLL_S)
+        if snapshots := _snapshots(ec2.describe_images(ImageIds=[image_id])["Images"][0]):
+            ec2.create_tags(Resources=snapshots, Tags=tags)  # they cost, and outlive the image
     except boto_errors() as exc:
         raise ConfigError(f"no image of {node}: {exc}") from exc
     yield baking
@@ -114,15 +114,19 @@ def bake(
 def _baking(ec2: Any, image_id: str) -> Baking:
     image = ec2.describe_images(ImageIds=[image_id])["Images"][0]
     state, progress = str(image["State"]), ""
-    snapshots = [
-        one["Ebs"]["SnapshotId"]
-        for one in image.get("BlockDeviceMappings", [])
-        if "SnapshotId" in one.get("Ebs", {})
-    ]
+    snapshots = _snapshots(image)
     if state == "pending" and snapshots:
         told = ec2.describe_snapshots(SnapshotIds=snapshots)["Snapshots"]
         progress = str(told[0].get("Progress", "")) if told else ""
     return Baking(image_id=str(image_id), state=state, progress=progress)
+
+
+def _snapshots(image: Any) -> list[str]:
+    return [
+        one["Ebs"]["SnapshotId"]
+        for one in image.get("BlockDeviceMappings", [])
+        if "SnapshotId" in one.get("Ebs", {})
+    ]
 
 
 def _client(region: str, ec2: Any) -> Any:
