@@ -19,6 +19,7 @@ from spotray.cluster.render import render
 from tests.cluster.emulated_account import EmulatedAWS, emulated_aws
 from tests.cluster.emulated_ec2 import REGION
 
+pytestmark = pytest.mark.slow  # moto takes a second or two for an account
 GPU = "available_node_types.gpu.node_config"
 SPOT_QUOTA, QUOTA, STANDARD = "L-3819A6DF", "L-DB2E81BA", "L-1216C47A"
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from importlib.resources import files
+from pathlib import Path
 
 from spotray.cluster.ray_autoscaler import azure
+from spotray.cluster.render_azure import HEAD_PACKAGES
 
 FOLDER = files("ray.autoscaler").joinpath("_private").joinpath("_azure")
 
@@ -26,3 +29,11 @@ def test_ray_passes_on_a_nodes_parameters_as_they_are() -> None:
     assert all(f'template_params["{name}"]' in code for name in given)
     bootstrap = FOLDER.joinpath("config.py").read_text("utf-8")
     assert all(f'azure_arm_parameters["{n}"]' in bootstrap for n in ("adminUsername", "publicKey"))
+
+
+def test_the_extra_is_what_the_head_installs_and_is_pinned() -> None:
+    root = Path(__file__).parents[3]
+    project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+    assert tuple(project["optional-dependencies"]["azure"]) == HEAD_PACKAGES
+    pins = (root / "constraints.txt").read_text("utf-8").splitlines()
+    assert set(HEAD_PACKAGES) <= set(pins)
