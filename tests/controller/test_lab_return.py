@@ -128,7 +128,7 @@ def test_on_demand_workers_of_a_job_return_to_spot_without_losing_a_step(
             )
             wait_until(lambda: lab.step() >= 5, timeout_s=90, clock=SystemClock())
             cloud.has_spot = True
-            wait_until(lambda: replaced() >= WORKERS, timeout_s=150, clock=SystemClock())
+            wait_until(lambda: replaced() >= WORKERS, timeout_s=400, clock=SystemClock())
             until.touch()
 
         threads = [
