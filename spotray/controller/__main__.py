@@ -128,7 +128,8 @@ def read_config(path: str) -> dict[str, Any]:
     try:
         config = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as exc:
-        raise ConfigError(f"{path}: {exc}: give the config that `ray up` put there") from exc
+        why = " ".join(str(exc).split())  # YAML's own words take several lines
+        raise ConfigError(f"{path}: {why}: give the config that `ray up` put there") from exc
     if not isinstance(config, dict) or "available_node_types" not in config:
         raise ConfigError(f"{path} is no config of a cluster: give the one that `ray up` put there")
     return config

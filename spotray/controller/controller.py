@@ -129,6 +129,7 @@ class Controller:
         idle: IdleWatch | None = None,
         down_with_head: bool = False,
         writes_nodes: bool = True,
+        poll_s: float = POLL_S,
         clock: Clock | None = None,
     ) -> None:
         """Nothing is looked at yet.
@@ -141,11 +142,12 @@ class Controller:
             idle: when an idle cluster goes down; None: never.
             down_with_head: the head, too.
             writes_nodes: whether it tells which nodes come and go.
+            poll_s: between two looks; longer after failures.
             clock: tells the time.
         """
         self._cluster, self._edges, self._memory = cluster, edges, memory
         self._state_file, self._idle, self._down_with_head = state_file, idle, down_with_head
-        self._writes_nodes = writes_nodes
+        self._writes_nodes, self._poll_s = writes_nodes, poll_s
         self._clock = clock or SystemClock()
         self._state = state_file.load()
         self._watch, self._progress = Watch(), ProgressWatch()
@@ -172,7 +174,7 @@ class Controller:
             except Exception:  # nobody else brings the cluster back
                 self._failures += 1
                 log.exception("step failed, %d in a row", self._failures)
-            stop.wait(min(POLL_S * 2.0 ** min(self._failures, 10), _MAX_BACKOFF_S))
+            stop.wait(min(self._poll_s * 2.0 ** min(self._failures, 10), _MAX_BACKOFF_S))
 
     def step(self) -> None:
         """Look once, and do what follows.

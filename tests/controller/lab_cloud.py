@@ -53,7 +53,7 @@ def patient_loop(config: dict[str, Any], runs: list[Any] | None = None) -> None:
             optimizer.step()
             optimizer.zero_grad()
             if not until.exists():
-                time.sleep(0.6)
+                time.sleep(1.5)
         run.report({"seen": epoch})
 
 

@@ -313,7 +313,7 @@ def test_an_idle_cluster_goes_down_and_with_its_head_if_asked(cluster: Cluster, 
 
 
 def test_a_head_that_does_not_answer_is_asked_again(cluster: Cluster) -> None:
-    controller = cluster.controller()
+    controller = cluster.controller(poll_s=0.01)
     stop, answers = threading.Event(), iter([ClusterUnreachable("no head"), ValueError("a bug")])
 
     def nodes() -> list[RayNode]:

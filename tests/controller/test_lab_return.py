@@ -45,7 +45,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(840)]
 EPOCHS = 16
 WORKERS = 2
 SPOT = Market.parse("aws/us-east-1a/g5.xlarge/spot")
-CONTROL = ControlConfig(settle_s=2.0, ask_s=20.0, join_s=120.0, drain_s=90.0, rest_s=3.0)
+CONTROL = ControlConfig(settle_s=2.0, ask_s=20.0, join_s=240.0, drain_s=90.0, rest_s=3.0)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_on_demand_workers_of_a_job_return_to_spot_without_losing_a_step(
             )
             wait_until(lambda: lab.step() >= 5, timeout_s=90, clock=SystemClock())
             cloud.has_spot = True
-            wait_until(lambda: replaced() >= WORKERS, timeout_s=150, clock=SystemClock())
+            wait_until(lambda: replaced() >= WORKERS, timeout_s=400, clock=SystemClock())
             until.touch()
 
         threads = [

@@ -2,7 +2,8 @@
 
 Its standing request is one for the whole cluster, which each caller of Ray's own
 ``request_resources`` replaces. Ray Train and Ray Data, and so spotray's jobs, hand theirs
-to one actor that adds them up; this file does the same.
+to one actor that adds them up; this file does the same. What an application asks for by
+``request_resources`` itself is overwritten then, as it is by Ray Train.
 """
 
 from __future__ import annotations
