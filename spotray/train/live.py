@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 0.2
 _CALL_S = 10.0
-_PLACE_S = 5.0  # for Ray to give a worker its place; else another job was quicker there
 _END_S = 15.0  # for all workers to end after the job is done
 _LEAVE_S = 60.0  # for a worker that was told to leave; its process may only be starting
 _STOP_S = 3.0  # the same of a job that is stopped
@@ -195,12 +194,13 @@ class LiveTraining:
                 if worker.let_go_at is None:
                     worker.let_go_at = now
                 if now - worker.let_go_at <= _LEAVE_S and (
-                    waited_s <= _PLACE_S or has_process(worker.actor)
+                    waited_s <= self._from.place_s or has_process(worker.actor)
                 ):
                     continue
                 what = "was told to leave, and did not"
             elif name in view.known:
-                if name in view.entered or waited_s <= _PLACE_S or has_process(worker.actor):
+                is_early = waited_s <= self._from.place_s
+                if name in view.entered or is_early or has_process(worker.actor):
                     continue
                 what = "found no room on its node"
             elif waited_s > _LOOK_S:

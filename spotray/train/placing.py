@@ -22,6 +22,11 @@ _PLACE_EVERY_S = 0.5  # between two looks at Ray's nodes for room
 class Workers(Protocol):
     """Where a job gets its workers from."""
 
+    @property
+    def place_s(self) -> float:
+        """Time for Ray to start a worker's process; after it another job was quicker there."""
+        ...
+
     def places(self, view: View, mine: Mapping[str, str]) -> list[str]:
         """Nodes on which to start one worker each, now; ``mine``: worker -> node."""
         ...
@@ -46,6 +51,8 @@ class ClusterWorkers:
         scaling_config: Ray Train's: how many workers at most, and what each one needs.
         name: Of the job.
     """
+
+    place_s = 5.0
 
     def __init__(self, scaling_config: ScalingConfig, *, name: str) -> None:
         workers = scaling_config.num_workers

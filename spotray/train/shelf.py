@@ -211,13 +211,18 @@ class Copier:
         self._is_stopped = False
         self._tried: Address | None = None  # where the last one was to go
         self._held_by: Address | None = None  # who has the newest that arrived
-        self.cpu_s = 0.0  # CPU time of the last copy, on both sides
+        self._cpu_s = 0.0  # of the last copy, on both sides
         self.refused = ""  # why the last one did not arrive
 
     @property
     def is_busy(self) -> bool:
         """Whether a copy is under way."""
         return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time that a copy takes, on both sides, as the last one did; 0: none is needed."""
+        return self._cpu_s if self._where() is not None else 0.0
 
     def wants_one(self) -> bool:
         """Whether a copy is to go where none was tried to be sent yet."""
@@ -268,7 +273,7 @@ class Copier:
             self._on_held(where)
             if before is not None and before.node_id != where.node_id:
                 self._drop(before)
-        self.cpu_s = there_s + time.thread_time()  # this thread, too, lives for one copy
+        self._cpu_s = there_s + time.thread_time()  # this thread, too, lives for one copy
 
     def _send(self, where: Address, text: bytes, data: memoryview) -> float:
         """CPU time that it took where it arrived."""

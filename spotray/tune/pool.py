@@ -325,6 +325,10 @@ class Pool:
 class TrialWorkers:
     """A trial's part of the pool: `spotray.train.placing.Workers`, and its seat."""
 
+    # The trials do not race for a slot, but dozens of their processes may start at once: on a
+    # busy machine that takes longer than a single job would wait.
+    place_s = 60.0
+
     def __init__(self, pool: Pool, trial: str) -> None:
         self._pool, self._trial = pool, trial
 

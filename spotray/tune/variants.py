@@ -30,7 +30,8 @@ class Variants(BasicVariantGenerator):
         self._there = frozenset(trials)
 
     def next_trial(self) -> Any:
-        trial = super().next_trial()
+        give: Any = super().next_trial  # without types in Ray
+        trial = give()
         while trial is not None and trial.trial_id in self._there:
-            trial = super().next_trial()
+            trial = give()
         return trial

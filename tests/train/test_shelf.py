@@ -162,12 +162,17 @@ def test_copies_go_elsewhere_at_once_and_the_old_ones_are_given_back(
     assert not sender.copier.wants_one()
     sender.save(1)
     assert not sender.held
+    assert sender.copier.cpu_s == 0.0
     for shelf in (first, second):
         sender.where = shelf.address
         assert sender.copier.wants_one()
         sender.save(2)
         assert not sender.copier.wants_one()
+        assert 0 < sender.copier.cpu_s < 5, "its cost counts against that of saving"
     assert newest_step(copies(tmp_path, "second")) == 2
+    sender.where = None
+    assert sender.copier.cpu_s == 0.0, "what is not done costs nothing"
+    sender.where = second.address
     assert wait_until(lambda: not first.has(RUN), timeout_s=5, clock=SystemClock())
 
 

@@ -27,7 +27,7 @@ from tests.tune.ray_sweeps import WORKERS, Disturber, of, run_events, runs, tune
 from tests.tune.sweep_jobs import STEPS_PER_EPOCH, sweep_loop
 from tests.tune.test_ray_tuner import RATES, ROOT, references
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
 STEP_S, SNAPSHOT_S = 0.2, 0.5
 # A snapshot is taken with the first step after its time, and copied beside the next one.
@@ -121,7 +121,7 @@ def test_a_sweep_on_a_bucket_goes_on_after_the_death_of_its_driver(
     query = f"endpoint_override={endpoint}&scheme=http"
     storage = f"s3://testing:testing@{s3_server.bucket}/sweeps?{query}"
     folder = f"s3://testing:testing@{s3_server.bucket}/sweeps/bucket?{query}"
-    rates, epochs = RATES[:6], 6
+    rates, epochs = RATES[:5], 4  # more trials than nodes: some have yet to begin
     command = [sys.executable, "-m", "tests.tune.sweep_driver"]
     arguments = [cluster.address, storage, "bucket", json.dumps(rates), str(epochs)]
     environment = {**os.environ, **cluster.environment(), "PYTHONPATH": str(ROOT)}
@@ -138,7 +138,7 @@ def test_a_sweep_on_a_bucket_goes_on_after_the_death_of_its_driver(
         )
 
     try:
-        assert wait_until(lambda: len(ended()) >= 2, timeout_s=300, clock=SystemClock())
+        assert wait_until(lambda: bool(ended()), timeout_s=300, clock=SystemClock())
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
@@ -204,7 +204,7 @@ def test_a_budget_that_is_spent_lets_no_other_trial_begin_and_the_grid_says_so(
     assert grid.num_errors == 0
     assert len(grid) == len(RATES)
     assert grid.summary is not None
-    starts = [of(run_events(tuner, run), JobStarted) for run in runs(tuner)]
+    starts = [of(own, JobStarted) for own in load_sweep(tuner.sweep_dir).runs.values()]
     begun = [events[0].at_s for events in starts if events]
     assert 1 <= len(begun) <= WORKERS
     assert max(begun) < rise.at_s + 5.0, "a trial began past the budget"
