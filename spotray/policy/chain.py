@@ -93,8 +93,9 @@ class Belief:
         if total < 1e-12:  # the chain thought it impossible: begin anew
             now = self._start * self._fits[has_spot]
             total = now.sum()
-        self._next = (now / total) @ self._step
-        return self._next
+        ahead: Floats = (now / total) @ self._step
+        self._next = ahead
+        return ahead
 
 
 @cache
