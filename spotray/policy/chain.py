@@ -55,7 +55,7 @@ class SpotChain:
         try:
             step = np.array(raw["step"], dtype=np.float64)
             start = np.array(raw["start"], dtype=np.float64)
-            up = np.array(raw["up"], dtype=np.bool_)
+            up = np.array(list(raw["up"]), dtype=np.bool_)
             gap_s = float(raw["gap_s"])
         except (KeyError, TypeError, ValueError) as exc:
             raise ConfigError(f"not a chain of spot states: {exc!r}") from exc
@@ -93,8 +93,9 @@ class Belief:
         if total < 1e-12:  # the chain thought it impossible: begin anew
             now = self._start * self._fits[has_spot]
             total = now.sum()
-        self._next = (now / total) @ self._step
-        return self._next
+        ahead: Floats = (now / total) @ self._step
+        self._next = ahead
+        return ahead
 
 
 @cache

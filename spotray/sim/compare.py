@@ -118,7 +118,7 @@ def standings(rows: Sequence[Ran], *, baseline: str) -> list[Standing]:
     base = by_policy.get(baseline)
     return [
         _standing(name, mine, [base[key].cost_usd for key in mine] if base else None)
-        for name, mine in ((name, runs) for name, runs in by_policy.items())
+        for name, mine in by_policy.items()
     ]
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spotray.errors import ConfigError, TraceError
 from spotray.policy.job import Job
+
+Floats = NDArray[np.float64]
 
 _MOST_UNITS = 2_000_000
 
@@ -67,7 +70,7 @@ def optimum_usd(job: Job, up: bytes) -> float:
     return float(later[0][0][units])
 
 
-def _after(cost: np.ndarray, units: int) -> np.ndarray:
+def _after(cost: Floats, units: int) -> Floats:
     """The cost that is left once ``units`` of work more are done; more than enough is enough."""
     shifted = np.empty_like(cost)
     shifted[:units] = cost[0]

@@ -38,8 +38,9 @@ def job(**changes: float) -> Job:
 
 
 def test_it_waits_where_spot_soon_comes_and_not_where_it_does_not() -> None:
-    assert first_choice(lasting(10 * HOUR, HOUR), job(), has_spot=False) is W
-    assert first_choice(lasting(HOUR, 200 * HOUR), job(), has_spot=False) is D
+    hurry = job(time_usd_per_hour=1.0)
+    assert first_choice(lasting(10 * HOUR, HOUR), hurry, has_spot=False) is W
+    assert first_choice(lasting(HOUR, 200 * HOUR), hurry, has_spot=False) is D
 
 
 def test_it_takes_spot_that_lasts_and_not_spot_that_is_gone_before_it_works() -> None:
