@@ -9,7 +9,9 @@ from spotray.cloud.disks import Disk, DiskWish
 from spotray.cluster.disks.config import DataDisk
 from spotray.market.offer import Market
 
-# List prices in us-east-1 and us-central1, USD for a GiB and a month of 730 hours.
+# List prices in us-east-1 and us-central1, USD for a GiB and a month of 730 hours, as of 2026:
+# https://aws.amazon.com/ebs/pricing/ and https://cloud.google.com/compute/disks-image-pricing.
+# A type that is not here has no known price.
 _USD_PER_GIB_MONTH = {
     "gp3": 0.08,
     "gp2": 0.10,
@@ -18,7 +20,6 @@ _USD_PER_GIB_MONTH = {
     "pd-balanced": 0.10,
     "pd-ssd": 0.17,
     "pd-standard": 0.04,
-    "hyperdisk-balanced": 0.08,
 }
 _MONTH_H = 730.0
 
