@@ -142,8 +142,10 @@ def launch(args: argparse.Namespace, planned: Plan, remote: Remote, *, records: 
     clock = SystemClock()
     plan_goes_to = sys.stdout if args.dry_run and not args.json else sys.stderr
     show_plan(planned, show=lambda line: print(line, file=plan_goes_to))
-    for problem in check_online(planned) if not args.dry_run else ():
-        tell(f"warning: {problem}")
+    if not args.dry_run:
+        somebody_to_ask(yes=args.yes)
+        for problem in check_online(planned):
+            tell(f"warning: {problem}")
     with tempfile.TemporaryDirectory() as place:
         archive = packed(planned, Path(place), tell=tell)
         if args.dry_run:
@@ -247,18 +249,28 @@ def ask_what_now(name: str) -> str:
     return {"s": "stop", "g": "go on"}.get(answer[:1], "leave")
 
 
+def somebody_to_ask(*, yes: bool) -> None:
+    """Look for whom to ask before money is spent.
+
+    Raises:
+        ConfigError: nobody is there, and nobody said yes beforehand.
+    """
+    from spotray.errors import ConfigError
+
+    if not yes and not sys.stdin.isatty():
+        raise ConfigError("nobody can be asked whether to spend money: give -y, or --dry-run")
+
+
 def confirm(cluster_name: str, *, yes: bool) -> None:
     """Ask before money is spent.
 
     Raises:
-        ConfigError: the answer is no, or nobody is there to ask.
+        ConfigError: the answer is no.
     """
     from spotray.errors import ConfigError
 
     if yes:
         return
-    if not sys.stdin.isatty():
-        raise ConfigError("nobody can be asked whether to spend money: give -y, or --dry-run")
     tell("")
     try:
         answer = input(f"Launch on {cluster_name}? [y/N] ")

@@ -129,12 +129,8 @@ def plan(file: Path, wishes: Wishes, *, prices: PriceTable, records: Records, cl
 
 def preflight(config: Mapping[str, Any]) -> list[Problem]:
     """What the cloud itself finds wrong, before anything is billed: where that can be asked."""
-    try:
-        from spotray.cluster.preflight import check  # type: ignore[import-not-found,unused-ignore]
-    except ModuleNotFoundError as exc:
-        if exc.name != "spotray.cluster.preflight":
-            raise
-        return []
+    from spotray.cluster.preflight import check  # late: it brings a cloud's SDK
+
     return list(check(config))
 
 

@@ -40,10 +40,10 @@ def test_a_dry_run_shows_the_cost_and_does_nothing(
     assert "g5.xlarge" in out
     assert "0.357-0.415" in out
     assert "1.006-1.212" in out
-    # A head of 0.096 and four workers, from 0.357 to 1.212 each.
-    assert "with all 4 workers  $1.52 to $4.94 per hour" in out
-    assert "for 10 hours  $15.24 to $49.44" in out
-    assert "budget  $20.00 from the job's start: 4 h 2 min at the highest" in out
+    # A head of 0.096 and five workers, from 0.357 to 1.212 each: four, and a replacement.
+    assert "with all 5 workers  $1.88 to $6.16 per hour" in out
+    assert "for 10 hours  $18.81 to $61.56" in out
+    assert "budget  $20.00 from the job's start: 3 h 14 min at the highest" in out
     assert out.count("skypilot-catalog v8 at 00148f2 2025-2026") == 1
     assert "goes down" in out
     assert "2 files, 0.0 MiB" in err
@@ -83,7 +83,7 @@ def test_own_prices_fill_the_gap(
 def test_a_dry_run_prints_the_same_as_json(work: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["launch", "--dry-run", "--json", "--workdir", work, G5, "train.py"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["estimate"]["high_usd_per_hour"] == pytest.approx(4.944)
+    assert found["estimate"]["high_usd_per_hour"] == pytest.approx(6.156)
     assert found["estimate"]["low_usd"] is None
     assert found["launch"]["command"] == ["train.py"]
 
@@ -101,7 +101,7 @@ def test_a_wrong_cluster_is_refused_with_each_problem_and_its_cure(
 ) -> None:
     text = Path(G5).read_text().replace("region: us-west-2", "regoin: us-west-2")
     wrong = tmp_path / "wrong.yaml"
-    wrong.write_text(text.replace("max_workers: 4\nidle", "max_wokers: 4\nidle"))
+    wrong.write_text(text.replace("max_workers: 5\nidle", "max_wokers: 5\nidle"))
     assert main(["launch", "-y", "--workdir", work, str(wrong), "train.py"]) == 1
     err = capsys.readouterr().err
     assert "did you mean region?" in err
