@@ -18,11 +18,12 @@ from ray.tune import Callback
 
 from spotray import SpotConfig, SpotTuner
 from spotray.clock import SystemClock, wait_until
-from spotray.events import JobEnded, JobStarted, Restored
+from spotray.events import JobEnded, JobStarted, Restored, TrainingDone
 from spotray.lab import processes
 from spotray.lab.lab import Lab
 from spotray.lab.scenario import Scenario
 from spotray.ledger.sweepdir import SweepReader, load_sweep
+from spotray.storage import split
 from tests.tune.ray_sweeps import WORKERS, Disturber, of, run_events, runs, tuner_of
 from tests.tune.sweep_jobs import STEPS_PER_EPOCH, sweep_loop
 from tests.tune.test_ray_tuner import RATES, ROOT, references
@@ -149,13 +150,17 @@ def test_a_sweep_on_a_bucket_goes_on_after_the_death_of_its_driver(
     grid = tuner.fit()
     assert grid.num_errors == 0
     expected = references(rates, epochs)
-    assert {r.config["lr"]: r.metrics["weights_sha256"] for r in grid} == expected
+    told = load_sweep(tuner.sweep_dir).runs
+    trained = {
+        r.config["lr"]: of(told[split(r.metrics["run_dir"])[1]], TrainingDone)[-1].weights_sha256
+        for r in grid
+    }
+    assert trained == expected
     for result in grid:
         assert result.metrics["training_iteration"] == epochs
         assert result.checkpoint is not None
         with result.checkpoint.as_directory() as checkpoint:
             assert Path(checkpoint, ".metadata").exists(), "the last checkpoint is not whole"
-    told = load_sweep(tuner.sweep_dir).runs
     assert len(told) == len(rates)
     for run in ended_before:
         assert len(of(told[run], JobStarted)) == 1, f"{run} was trained again"
