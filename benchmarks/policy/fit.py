@@ -27,13 +27,13 @@ from spotray.sim.cases import load_traces
 
 Floats = NDArray[np.float64]
 OUT = bench.ROOT / "spotray" / "policy" / "chain.json"
-_SHORTEST_S, _LONGEST_S = 300.0, 40 * 3600.0  # mean stays in a state, at the beginning
+_SHORTEST_TICKS, _LONGEST_S = 1.5, 40 * 3600.0  # mean stays in a state, at the beginning
 
 
 def begin(states: int, gap_s: float, seed: int) -> SpotChain:
     """``states`` with spot and as many without, from short stays to long ones."""
     chance = np.random.default_rng(seed)
-    stays_s = np.geomspace(_SHORTEST_S, _LONGEST_S, states)
+    stays_s = np.geomspace(_SHORTEST_TICKS * gap_s, _LONGEST_S, states)
     up = np.arange(2 * states) < states
     step = np.zeros((2 * states, 2 * states))
     for state in range(2 * states):

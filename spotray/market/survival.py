@@ -97,8 +97,8 @@ class Weibull:
         """Losses per hour of nodes of that age, > 0; infinite at 0 if it falls with age."""
         if age_s <= 0 and self.shape < 1:
             return math.inf
-        falls = math.pow(age_s / self.scale_s, self.shape - 1)
-        return 3600 * self.shape / self.scale_s * falls
+        old = math.pow(age_s / self.scale_s, self.shape - 1)
+        return 3600 * self.shape / self.scale_s * old
 
     def alive_after_frac(self, seconds: float, *, age_s: float) -> float:
         """The share of nodes of that age that live ``seconds`` longer."""
