@@ -127,7 +127,7 @@ def test_what_is_wrong_is_one_line_with_its_place(google: GceServer, name: str) 
 @pytest.mark.parametrize(
     ("change", "path", "told", "is_warning"),
     [
-        ({"PREEMPTIBLE_NVIDIA_L4_GPUS": (2.0, 1.0)}, "gpu", "1 of 4 nodes fit", True),
+        ({"PREEMPTIBLE_NVIDIA_L4_GPUS": (2.0, 1.0)}, "gpu", "1 of 5 nodes fit", True),
         # A project without a quota of its own for spot takes from the other one.
         (
             {"PREEMPTIBLE_NVIDIA_L4_GPUS": (0.0, 0.0), "NVIDIA_L4_GPUS": (0.0, 0.0)},

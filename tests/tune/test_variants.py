@@ -32,8 +32,9 @@ def given(search: BasicVariantGenerator, count: int = 99) -> list[tuple[str, Any
 
 def test_it_gives_what_rays_own_gives(tmp_path: Path) -> None:
     theirs = prepared(BasicVariantGenerator(random_state=5), tmp_path)
-    ours = prepared(Variants.of(BasicVariantGenerator(random_state=5)), tmp_path)
-    ours._uuid_prefix = theirs._uuid_prefix
+    ours = Variants.of(BasicVariantGenerator(random_state=5))
+    ours._uuid_prefix = theirs._uuid_prefix  # of the trials' ids, drawn anew by each
+    prepared(ours, tmp_path)
     assert given(ours) == given(theirs)
     assert ours.is_finished()
 
@@ -41,10 +42,10 @@ def test_it_gives_what_rays_own_gives(tmp_path: Path) -> None:
 def test_trials_that_are_there_are_not_given_again(tmp_path: Path) -> None:
     search = prepared(Variants(random_state=5), tmp_path)
     first = given(search, 2)
-    state = search.get_state()
+    search.save_to_dir(str(tmp_path), "then")
     later = given(search)
     restored = prepared(Variants(random_state=5), tmp_path)
-    restored.set_state(state)
+    restored.restore_from_dir(str(tmp_path))
     # The trials were written down once more before the driver died, the search was not.
     restored.are_there(trial for trial, _ in [*first, *later[:1]])
     assert given(restored) == later[1:]
