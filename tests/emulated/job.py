@@ -32,10 +32,12 @@ def train_loop(config: dict[str, Any], runs: list[Any] | None = None) -> None:
     x = torch.randn(SAMPLES, 32, generator=draw)
     data = torch.utils.data.TensorDataset(x, x[:, :4].argmax(1))
     model, optimizer, loader = run.prepare(model, optimizer, data)
-    told = 0
+    told: int | None = None
     for _ in run.epochs(config["steps"] // STEPS_PER_EPOCH):
         for inputs, labels in loader:
-            if runs is None and run.step > told:
+            if told is None:  # where it begins, which another worker may have passed by now
+                told = run.step
+            elif runs is None and run.step > told:
                 told = run.step
                 time.sleep(tell(job=config["name"], step=told, rank=run.rank, of=run.world_size))
             loss = torch.nn.functional.cross_entropy(model(inputs), labels)

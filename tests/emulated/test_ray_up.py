@@ -176,30 +176,6 @@ def test_a_head_that_was_started_anew_remembers_what_was_refused(
     assert not set(asked) & set(refused)
 
 
-def test_spot_that_is_taken_at_once_again_and_again_ends_on_demand(
-    cloud: Cloud, cluster: Cluster, log: Path, measured: Measured
-) -> None:
-    cluster.up(policy="{name: spot-first, cooldown_s: 1, cooldown_max_s: 1}")
-    lose_all(cloud)
-    cluster.exec("rm ~/.spotray/launches.jsonl")  # it is full of losses
-    cloud.do("take", after_s=1.0)
-    before = len(cloud.launches())
-    demand = cluster.demand(1, log=log)
-    wait_for(lambda: cloud.workers(spot=False), "a worker on-demand")
-    demand.wait_for_workers(1)
-    cloud.do("spare")
-    demand.end()
-    calls = cloud.launches()[before:]
-    *spot, last = (one["spot"] for one in calls)
-    assert 1 <= len(spot) <= 3
-    assert all(spot)
-    assert not last
-    measured(
-        f"all spot taken 1 s after its launch: {len(calls)} calls until on-demand, "
-        f"in {calls[-1]['at_s'] - calls[0]['at_s']:.1f} s"
-    )
-
-
 def test_ray_down_leaves_no_instance(cloud: Cloud, cluster: Cluster) -> None:
     assert cloud.instances(runs=True)
     cluster.down()
