@@ -157,6 +157,7 @@ def test_a_sweep_on_a_bucket_goes_on_after_the_death_of_its_driver(
     }
     assert trained == expected
     for result in grid:
+        assert result.metrics["weights_sha256"] == expected[result.config["lr"]]
         assert result.metrics["training_iteration"] == epochs
         assert result.checkpoint is not None
         with result.checkpoint.as_directory() as checkpoint:
