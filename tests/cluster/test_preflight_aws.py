@@ -164,8 +164,8 @@ def test_all_that_is_wrong_is_told_at_once(aws: EmulatedAWS) -> None:
 @pytest.mark.parametrize(
     ("quotas", "path", "told", "is_warning"),
     [
-        ({SPOT_QUOTA: 0.0}, "gpu", "0 of 4 nodes fit", False),
-        ({SPOT_QUOTA: 9.0}, "gpu", "2 of 4 nodes fit", True),
+        ({SPOT_QUOTA: 0.0}, "gpu", "0 of 5 nodes fit", False),
+        ({SPOT_QUOTA: 9.0}, "gpu", "2 of 5 nodes fit", True),
         ({QUOTA: 0.0}, "gpu", "on-demand", True),  # there is no falling back, and spot goes on
         ({STANDARD: 1.0}, "head", "0 of 1 nodes fit", False),
     ],
@@ -186,13 +186,13 @@ def test_what_runs_already_counts_against_a_quota_unless_it_is_the_cluster_itsel
 ) -> None:
     config = config_of(aws)
     spot = {"InstanceMarketOptions": {"MarketType": "spot"}, "InstanceType": "g5.xlarge"}
-    aws.quotas = {SPOT_QUOTA: 16.0}
+    aws.quotas = {SPOT_QUOTA: 20.0}
     profile = {"IamInstanceProfile": {"Name": "spotray-worker"}}
     aws.run(config["cluster_name"], "gpu", **spot, **profile)
     assert look(aws, config) == []
     aws.run("another", "gpu", **spot)
     (one,) = look(aws, config)
-    assert "3 of 4 nodes fit" in one.what
+    assert "4 of 5 nodes fit" in one.what
 
 
 def test_an_image_without_a_sign_of_a_driver_is_a_warning(aws: EmulatedAWS) -> None:
