@@ -17,7 +17,7 @@ _LAUNCH = """
 import boto3, json, sys
 asked = json.loads(sys.argv[1])
 ec2 = boto3.client("ec2")
-if not ec2.describe_key_pairs()["KeyPairs"]:
+if "key" not in [one["KeyName"] for one in ec2.describe_key_pairs()["KeyPairs"]]:
     print(ec2.create_key_pair(KeyName="key")["KeyMaterial"], file=open("/root/key", "w"))
 zone = [{"Name": "availability-zone", "Values": [asked.pop("zone")]}]
 subnet = ec2.describe_subnets(Filters=zone)["Subnets"][0]["SubnetId"]
