@@ -147,7 +147,8 @@ class LabCloud:
     def _look(self) -> None:
         nodes = [node for node in self._head.nodes() if not node.is_head]
         for node in nodes:
-            # As the autoscaler does with the instance of a node that left.
+            # As the autoscaler does with the instance of a node that left. The lab gives such
+            # a machine a fresh Ray at once, under another node id: it ends all the same.
             if node.death is not None and self._is_there(node):
                 self._lab.kill(node.instance_id)
         alive = [node for node in nodes if node.death is None]
@@ -172,7 +173,4 @@ class LabCloud:
         return {self._lab.add_node(spot=market.spot): market for _ in range(count)}
 
     def _is_there(self, node: RayNode) -> bool:
-        return any(
-            one.name == node.instance_id and one.node_id == node.node_id
-            for one in self._lab.nodes()
-        )
+        return any(one.name == node.instance_id for one in self._lab.nodes())

@@ -45,7 +45,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(840)]
 EPOCHS = 16
 WORKERS = 2
 SPOT = Market.parse("aws/us-east-1a/g5.xlarge/spot")
-CONTROL = ControlConfig(settle_s=2.0, ask_s=20.0, join_s=240.0, drain_s=90.0, rest_s=3.0)
+CONTROL = ControlConfig(settle_s=2.0, ask_s=20.0, join_s=240.0, drain_s=60.0, rest_s=3.0)
 
 
 @pytest.fixture(scope="module")
