@@ -46,7 +46,7 @@ ALLOWED = {
     "googleapiclient": ("cloud/gcp/", "cluster/ray_autoscaler/"),
     "azure": ("cloud/azure/",),
     "sklearn": ("lab/digits.py",),
-    "pyarrow": ("storage.py", "checkpoint/", "train/", "tune/", "lab/"),
+    "pyarrow": ("storage.py", "market/table.py", "checkpoint/", "train/", "tune/", "lab/"),
     "rich": ("cli/", "lab/", "tune/progress.py"),
 }
 # Extras: never at module level.

@@ -25,6 +25,7 @@ COMMANDS = (
     "stop",
     "status",
     "cost",
+    "prices",
     "simulate",
     "cluster",
 )
