@@ -18,11 +18,11 @@ ROOT = Path(spotray.__file__).parent
 # A row imports from the rows above it; neighbours in a row do not import each other.
 ROWS = (
     ("errors",),
-    ("clock", "events", "storage"),
+    ("clock", "events", "folders", "storage"),
     ("market",),
     ("policy", "checkpoint", "ledger"),
     ("sim", "cloud"),
-    ("report", "cluster"),
+    ("report", "cluster", "plan"),
     ("train", "agent", "controller", "launch"),
     ("tune",),
     ("lab",),

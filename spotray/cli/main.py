@@ -26,6 +26,7 @@ COMMANDS = (
     "status",
     "cost",
     "prices",
+    "plan",
     "simulate",
     "cluster",
 )

@@ -59,15 +59,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def own_table(file: Path | None) -> PriceTable:
-    """The user's rows over those that come with the package.
+    """The user's rows, over what clouds were heard to say, over those of the package.
 
     Raises:
         ConfigError: the file cannot be read, or a row of it is wrong.
     """
+    from spotray.cloud.price_cache import PriceCache
     from spotray.errors import ConfigError
     from spotray.market.prices import PriceTable
 
-    table = PriceTable.bundled()
+    table = PriceCache().table().over(PriceTable.bundled())
     if file is None:
         return table
     try:

@@ -12,6 +12,11 @@ from spotray.cli.main import main
 HEAD = "cloud,region,instance_type,kind,usd_low,usd_high\n"
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 def test_it_lists_what_fits_cheapest_first_and_says_where_the_prices_are_from(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
