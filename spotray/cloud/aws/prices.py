@@ -76,7 +76,7 @@ class AwsPrices:
                 source="EC2 DescribeSpotPriceHistory",
             )
             for (name, zone), one in sorted(latest.items())
-            if one["ProductDescription"] == _LINUX and name in types
+            if one["ProductDescription"].startswith(_LINUX) and name in types
         ]
 
     def _on_demand(self, region: str, types: Sequence[str]) -> Iterator[Quote]:
@@ -185,10 +185,9 @@ def _check_region(session: Any, region: str) -> None:
         for name in session.get_available_regions("ec2", partition_name=partition)
     ]
     if region not in known:
-        near = difflib.get_close_matches(region, known, n=1, cutoff=0.0)[0]
-        raise ConfigError(
-            f"AWS has no region {region!r} that the installed boto3 knows: did you mean {near}?"
-        )
+        near = difflib.get_close_matches(region, known, n=1)
+        meant = f"did you mean {near[0]}?" if near else "write it as us-east-1"
+        raise ConfigError(f"AWS has no region {region!r} that the installed boto3 knows: {meant}")
 
 
 @contextmanager
@@ -199,6 +198,7 @@ def _asking(market: str, right: str, session: Any) -> Iterator[None]:
         NoCredentialsError,
         PartialCredentialsError,
     )
+    from botocore.parsers import ResponseParserError
 
     try:
         with aws_errors(f"{market} {right}"):
@@ -214,8 +214,8 @@ def _asking(market: str, right: str, session: Any) -> Iterator[None]:
                 raise NotAnswered(
                     f"{market}: AWS does not answer: is there a network? {exc}"
                 ) from exc
-    except boto_errors() as exc:
-        raise NotAnswered(f"{market} {right}: {exc}") from exc
+    except (*boto_errors(), ResponseParserError) as exc:
+        raise NotAnswered(f"{market} {right}: {' '.join(str(exc).split())[:300]}") from exc
 
 
 def _hourly_usd(text: str) -> float | None:

@@ -353,7 +353,9 @@ def _asking(market: str, right: str) -> Iterator[None]:
     try:
         yield
     except GoogleAPICallError as exc:
-        raise _error(market, right, int(exc.code or 0), str(exc.reason or ""), exc.message) from exc
+        reasons = [one.get("reason", "") for one in exc.errors if isinstance(one, dict)]
+        code = str(exc.reason or next(iter(reasons), ""))
+        raise _error(market, right, int(exc.code or 0), code, exc.message) from exc
     except HttpError as exc:
         code, words = reason_of(exc)
         raise _error(market, right, int(exc.resp.status), code, words) from exc
