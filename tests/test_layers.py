@@ -18,11 +18,11 @@ ROOT = Path(spotray.__file__).parent
 # A row imports from the rows above it; neighbours in a row do not import each other.
 ROWS = (
     ("errors",),
-    ("clock", "events", "storage"),
+    ("clock", "events", "folders", "storage"),
     ("market",),
     ("policy", "checkpoint", "ledger"),
     ("sim", "cloud"),
-    ("report", "cluster"),
+    ("report", "cluster", "plan"),
     ("train", "agent", "controller", "launch"),
     ("tune",),
     ("lab",),
@@ -46,7 +46,7 @@ ALLOWED = {
     "googleapiclient": ("cloud/gcp/", "cluster/ray_autoscaler/"),
     "azure": ("cloud/azure/",),
     "sklearn": ("lab/digits.py",),
-    "pyarrow": ("storage.py", "checkpoint/", "train/", "tune/", "lab/"),
+    "pyarrow": ("storage.py", "market/table.py", "checkpoint/", "train/", "tune/", "lab/"),
     "rich": ("cli/", "lab/", "tune/progress.py"),
 }
 # Extras: never at module level.

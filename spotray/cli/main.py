@@ -25,6 +25,8 @@ COMMANDS = (
     "stop",
     "status",
     "cost",
+    "prices",
+    "plan",
     "simulate",
     "cluster",
 )

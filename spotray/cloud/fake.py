@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from spotray.cloud.prices import Quote
 from spotray.cloud.provider import NodeOutlook
-from spotray.errors import MetadataError
+from spotray.errors import MetadataError, SpotrayError
 
 
 class FakeNotices:
@@ -38,3 +39,30 @@ class FakeNotices:
         if self._silence is not None:  # a silent service is silent here too
             raise self._silence
         return self.spot
+
+
+class FakePrices:
+    """A `spotray.cloud.prices.PriceSource` that sells what its list says.
+
+    Errors in ``script`` are raised first, one at each question; ``asked`` has the regions.
+    """
+
+    def __init__(
+        self,
+        quotes: Iterable[Quote] = (),
+        *,
+        cloud: str = "aws",
+        script: Iterable[SpotrayError] = (),
+    ) -> None:
+        self.cloud = cloud
+        self.sold = list(quotes)
+        self.script = list(script)
+        self.asked: list[str] = []
+
+    def quotes(self, region: str, instance_types: Sequence[str]) -> list[Quote]:
+        self.asked.append(region)
+        if self.script:
+            raise self.script.pop(0)
+        return [
+            one for one in self.sold if one.region == region and one.instance_type in instance_types
+        ]

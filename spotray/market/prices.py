@@ -6,13 +6,13 @@ the table says what a launch may cost, never what it did: that is the ledger's p
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 
 from spotray.errors import ConfigError
+from spotray.market.table import read_table
 
 _COLUMNS = ("cloud", "region", "instance_type", "kind", "usd_low", "usd_high", "date", "source")
 _OPTIONAL = ("date", "source")
@@ -37,6 +37,11 @@ class PriceRange:
                 "numbers of at least 0, the lower first"
             )
 
+    @property
+    def middle_usd_per_hour(self) -> float:
+        """Between the cheapest and the dearest zone."""
+        return (self.low_usd_per_hour + self.high_usd_per_hour) / 2
+
 
 @dataclass(frozen=True, kw_only=True)
 class PriceTable:
@@ -60,34 +65,29 @@ class PriceTable:
         Raises:
             ConfigError: a column or a value is wrong; the line is named.
         """
-        lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if _says_something(line)]
-        if not lines:
-            raise ConfigError(f"{name} has no rows: write {','.join(_COLUMNS)} and rows below")
-        head = [word.strip() for word in lines[0][1].split(",")]
-        missing = [one for one in _COLUMNS if one not in head and one not in _OPTIONAL]
-        unknown = [one for one in head if one not in _COLUMNS]
-        if missing or unknown:
-            raise ConfigError(
-                f"{name}, line {lines[0][0]}: the columns are {', '.join(_COLUMNS)}; "
-                + "; ".join(
-                    f"{what} {', '.join(which)}"
-                    for what, which in (("missing", missing), ("unknown", unknown))
-                    if which
-                )
-            )
         rows: dict[_Key, PriceRange] = {}
-        for number, line in lines[1:]:
-            cells = [cell.strip() for cell in next(csv.reader([line]))]
-            where = f"{name}, line {number}"
-            if len(cells) != len(head):
-                raise ConfigError(f"{where}: {len(cells)} cells, and {len(head)} columns")
-            key, price = _row(dict(zip(head, cells, strict=True)), where)
+        for where, cells in read_table(text, name=name, columns=_COLUMNS, optional=_OPTIONAL):
+            key, price = _row(cells, where)
             rows[key] = price
         return cls(rows=rows)
 
     def over(self, other: PriceTable) -> PriceTable:
         """This table, and what only the other knows."""
         return PriceTable(rows={**other.rows, **self.rows})
+
+    def doubtful(self) -> list[str]:
+        """Spot prices above on-demand of the same type and place, one line each.
+
+        They happen, for an hour; in a table they are mostly a slip.
+        """
+        return [
+            f"{cloud} {name} in {region}: spot at {price.low_usd_per_hour:g} is above on-demand "
+            f"at {other.high_usd_per_hour:g}"
+            for (cloud, region, name, spot), price in self.rows.items()
+            if spot
+            and (other := self.find(cloud, region, name, spot=False)) is not None
+            and price.low_usd_per_hour > other.high_usd_per_hour
+        ]
 
     def find(self, cloud: str, region: str, instance_type: str, *, spot: bool) -> PriceRange | None:
         """What a node costs there, or None if that is not known."""
@@ -102,16 +102,14 @@ def sources(prices: Iterable[PriceRange]) -> list[str]:
     return sorted({" ".join(filter(None, [one.source, one.date])) for one in prices} - {""})
 
 
-def _says_something(line: str) -> bool:
-    return bool(line.strip()) and not line.lstrip().startswith("#")
-
-
 def _row(cells: Mapping[str, str], where: str) -> tuple[_Key, PriceRange]:
     kind = cells["kind"]
     if kind not in _KINDS:
         raise ConfigError(f"{where}: kind is {kind!r}: write spot or on-demand")
     try:
         low, high = float(cells["usd_low"]), float(cells["usd_high"])
+        if not low > 0:
+            raise ConfigError(f"a price of {low:g} USD per hour: give a number above 0")
         price = PriceRange(
             low_usd_per_hour=low,
             high_usd_per_hour=high,

@@ -57,8 +57,8 @@ def test_an_unknown_price_is_said_to_be_unknown(
     words = ["launch", "--dry-run", "--hours", "2", "--workdir", work, azure, "train.py"]
     assert main(words) == 0
     out = capsys.readouterr().out
-    assert "with all 4 workers  unknown" in out
-    assert "Standard_NC4as_T4_v3 spot in eastus" in out
+    assert "with all 4 workers  at least $0.2508 per hour, without what is unknown" in out
+    assert "unknown  Standard_D2s_v3 on-demand in eastus" in out
     assert main([*words[:-2], "--max-cost", "5", *words[-2:]]) == 1
     assert "--max-cost cannot be kept" in capsys.readouterr().err
 

@@ -33,7 +33,7 @@ def test_a_price_that_is_not_there_is_unknown() -> None:
     table = PriceTable.bundled()
     assert table.find("aws", "us-west-2", "g5.xlarge", spot=True) is not None
     assert table.find("aws", "mars-1", "g5.xlarge", spot=True) is None
-    assert table.find("gcp", "us-central1", "g2-standard-4", spot=True) is None
+    assert table.find("gcp", "us-central1", "n1-standard-4", spot=True) is None
 
 
 def test_own_rows_win_over_the_bundled_ones_and_a_star_is_any_region() -> None:
@@ -60,6 +60,10 @@ def test_own_rows_win_over_the_bundled_ones_and_a_star_is_any_region() -> None:
         (HEAD + "aws,r,t,spot,cheap,2,,\n", "line 2.*cheap"),
         (HEAD + "aws,r,t,spot,3,2,,\n", "line 2.*the lower first"),
         (HEAD + "aws,r,t,spot,1,nan,,\n", "line 2"),
+        (HEAD + "aws,r,t,spot,,2,,\n", "line 2"),
+        (HEAD + "aws,r,t,spot,0,2,,\n", "line 2: a price of 0 USD per hour: give a number above"),
+        (HEAD + "aws,r,t,spot,-1,2,,\n", "line 2: a price of -1 USD"),
+        (HEAD + "aws,r,t,spot,1,2,,\naws,r,t,spot,1,2,,,\n", "line 3: 9 cells"),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_line(text: str, said: str) -> None:
@@ -70,3 +74,20 @@ def test_a_wrong_file_is_refused_with_its_line(text: str, said: str) -> None:
 def test_each_source_is_named_once() -> None:
     price = PriceRange(low_usd_per_hour=1, high_usd_per_hour=1, date="2026", source="me")
     assert sources([price, price]) == ["me 2026"]
+
+
+def test_spot_above_on_demand_is_told_and_kept() -> None:
+    table = PriceTable.parse(
+        HEAD + "aws,r,t,spot,3,4,,\naws,r,t,on-demand,2,2,,\naws,r,u,spot,1,4,,\n", name="own.csv"
+    )
+    assert table.doubtful() == ["aws t in r: spot at 3 is above on-demand at 2"]
+    assert table.find("aws", "r", "t", spot=True) is not None
+
+
+def test_nothing_that_is_bundled_is_doubtful() -> None:
+    assert not PriceTable.bundled().doubtful()
+
+
+def test_a_cell_in_quotes_may_have_a_comma() -> None:
+    table = PriceTable.parse(HEAD + 'aws,r,t,spot,1,2,today,"me, myself"\n', name="own.csv")
+    assert table.rows["aws", "r", "t", True].source == "me, myself"
