@@ -44,6 +44,7 @@ class NodeUp(Event):
     spot: bool = False
     usd_per_hour: float | None = None  # price at the start; None if unknown
     on_demand_usd_per_hour: float | None = None  # the same type, on demand
+    price_from: str = ""  # where prices that nobody was billed were read; empty: from the market
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,6 +245,24 @@ class WorkersHeld(Event):
     workers: int
     until_s: float
     why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadlineNear(Event):
+    """On-demand is asked before spot until then, for a job's deadline; a time over: no more."""
+
+    until_s: float
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetReached(Event):
+    """A job's cluster has cost what the job allows. ``failed``: why it was not stopped."""
+
+    job: str
+    spent_usd: float  # at the prices that are known, since the job began
+    max_cost_usd: float
+    failed: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -93,6 +93,8 @@ def unknown_time(result: CostSummary) -> str:
         words += f"; no price known for {duration(result.total.unpriced_s)} of node time"
     if result.unseen_nodes:
         words += f"; {result.unseen_nodes} nodes that trained are in no journal"
+    if result.price_lists:
+        words += f"; by {', '.join(result.price_lists)}"
     return words
 
 

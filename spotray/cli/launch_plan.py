@@ -35,7 +35,7 @@ def show_plan(planned: Plan, *, show: Callable[[str], None]) -> None:
         until = datetime.fromtimestamp(wishes.deadline_s).astimezone()
         show(f"deadline  {until:%Y-%m-%d %H:%M %Z}")
     if costs.unknown:
-        show(f"unknown  {', '.join(costs.unknown)}: give prices with --prices FILE")
+        show(f"price unknown  {', '.join(costs.unknown)}: give it with --prices FILE")
     if costs.sources:
         show(
             f"prices  {'; '.join(costs.sources)} (spotray/market/prices.csv); disks and traffic "

@@ -68,6 +68,7 @@ class SpotNodeProvider(OpenAWSNodeProvider):
             cluster=cluster_name,
             tell=self._tell,
             clock=self._clock,
+            no_right="`spotray cluster prepare` gives the head that right",
             foreign=boto_errors(),
         )
         self._zones: dict[str, str] = {}  # subnet id -> zone

@@ -30,6 +30,7 @@ from spotray.cluster.disks.supply import DiskSupply
 from spotray.cluster.launcher import Launcher, NothingLaunched, launch_head
 from spotray.cluster.markets import LaunchConfig, check_node_types, check_provider
 from spotray.cluster.memory import LaunchMemory
+from spotray.cluster.node_types import mapping
 from spotray.cluster.problems import Problem
 from spotray.cluster.ray_autoscaler.gcp import OpenGCPNodeProvider, filled_out
 from spotray.cluster.ray_autoscaler.seams import (
@@ -89,6 +90,7 @@ class SpotNodeProvider(OpenGCPNodeProvider):
             cluster=cluster_name,
             tell=self._tell,
             clock=self._clock,
+            no_right="give the head's service account the role Compute Admin",
             foreign=(OSError, *foreign_errors(), *_disk_errors(self._config.data_disks)),
         )
         super().__init__(
@@ -324,9 +326,15 @@ class SpotNodeProvider(OpenGCPNodeProvider):
 
 
 def _disks(provider_config: Mapping[str, Any], clock: Clock) -> Disks:
+    from spotray.cloud.gcp.account import credentials_of
     from spotray.cloud.gcp.disks import PersistentDisks
 
-    return PersistentDisks(provider_config["project_id"], provider_config["region"], clock=clock)
+    return PersistentDisks(
+        provider_config["project_id"],
+        provider_config["region"],
+        credentials=credentials_of(mapping(provider_config, "gcp_credentials")),
+        clock=clock,
+    )
 
 
 def _disk_errors(wanted: Mapping[str, Any]) -> tuple[type[Exception], ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from spotray.clock import Clock, SystemClock
@@ -26,7 +27,7 @@ from spotray.errors import (
 from spotray.events import Event, LaunchTried, LaunchWaited
 from spotray.market.offer import Market
 from spotray.policy.decision import Attempt, LaunchPolicy, Wait
-from spotray.policy.view import Launched, LaunchView, Refusal, Refused
+from spotray.policy.view import Launched, LaunchView, OnDemandFirst, Refusal, Refused
 
 log = logging.getLogger(__name__)
 
@@ -111,23 +112,40 @@ class Launcher:
                 will be asked.
         """
         steady = tuple(market for market in candidates if not market.spot)
-        first = min(on_demand, wanted) if steady else 0
+        hurry = self._hurry()
+        first = (wanted if hurry else min(on_demand, wanted)) if steady else 0
         if not first:
             return self._launch(ask, node_type, candidates, wanted)
         got: dict[str, Any] = {}
         failed: NothingLaunched | None = None
-        for markets, count in ((steady, first), (candidates, wanted - first)):
-            if count:
-                try:
-                    got |= self._launch(ask, node_type, markets, count)
-                except NothingLaunched as exc:  # what is missing is asked for again
-                    failed = exc
+        try:
+            got |= self._launch(ask, node_type, steady, first, because=hurry)
+        except NothingLaunched as exc:  # what is missing is asked for again
+            failed = exc
+        # In a hurry spot does stand in: it may come sooner than nothing.
+        rest = wanted - (len(got) if hurry else first)
+        if rest > 0:
+            try:
+                got |= self._launch(ask, node_type, candidates, rest)
+            except NothingLaunched as exc:
+                failed = exc
         if not got and failed is not None:
             raise failed
         return got
 
+    def _hurry(self) -> str:
+        """Why on-demand comes before spot now; empty if it does not."""
+        told = [fact for fact in self.memory.facts() if isinstance(fact, OnDemandFirst)]
+        return told[-1].why if told and told[-1].until_s > self._clock.now_s() else ""
+
     def _launch(
-        self, ask: Ask, node_type: str, candidates: tuple[Market, ...], wanted: int
+        self,
+        ask: Ask,
+        node_type: str,
+        candidates: tuple[Market, ...],
+        wanted: int,
+        *,
+        because: str = "",
     ) -> dict[str, Any]:
         with self._lock:
             got: dict[str, Any] = {}
@@ -153,6 +171,8 @@ class Launcher:
                 if attempt.market not in view.left:
                     raise AssertionError(f"{attempt.market} is not to be asked: {view.left}")
                 tried.append(attempt.market)
+                if because:
+                    attempt = replace(attempt, why=because)
                 more, word = self._try(ask, attempt, view)
                 got.update(more)
             self._waits_until_s.pop(node_type, None)

@@ -24,6 +24,7 @@ from spotray.market.offer import Market
 from spotray.policy.view import (
     Fact,
     Launched,
+    OnDemandFirst,
     Preempted,
     Progressed,
     Refusal,
@@ -37,7 +38,7 @@ HORIZON_S = 2 * 86400.0  # no rule looks back further
 MAX_BYTES = 128 * 1024  # about 800 facts; the file is shortened then
 
 _KINDS: dict[str, type[Fact]] = {
-    cls.__name__: cls for cls in (Launched, Refused, Preempted, Progressed, SpotOnly)
+    cls.__name__: cls for cls in (Launched, Refused, Preempted, Progressed, SpotOnly, OnDemandFirst)
 }
 
 

@@ -105,6 +105,18 @@ def node_types(config: Mapping[str, Any]) -> list[NodeType]:
     ]
 
 
+def accelerators(one: NodeType) -> str:
+    """What is added to a machine of Google's, as a price table names it: ``+nvidia-tesla-t4``."""
+    listed = one.config.get("guestAccelerators") if one.cloud == "gcp" else None
+    words = []
+    for given in listed if isinstance(listed, list) else []:
+        if isinstance(given, Mapping):
+            count = given.get("acceleratorCount", 1)
+            kind = str(given.get("acceleratorType", "")).rpartition("/")[2]
+            words.append(kind if count == 1 else f"{count}x{kind}")
+    return "".join(f"+{word}" for word in words)
+
+
 def disk_of(config: Mapping[str, Any], node_type: str) -> Mapping[str, Any]:
     """The ``data_disk`` of a worker type, or an empty map."""
     markets = mapping(mapping(config, "provider"), "markets")

@@ -32,6 +32,10 @@ _ENVIRONMENT = {
 _HEAD_STARTS = "RAY_worker_maximum_startup_concurrency=4"
 _EXTRA = {"aws": "[aws]", "gcp": "[gcp]", "azure": ""}
 _HEAD = "$RAY_HEAD_IP:6379"
+_WHAT_FOR = {  # the controller
+    "spotray": "Brings the cluster back to spot",
+    "ray": "Asks again for workers that are taken",
+}
 _CLOUDS = {"aws": render_aws, "gcp": render_gcp, "azure": render_azure}
 
 
@@ -89,15 +93,11 @@ def controller_command(spec: ClusterSpec) -> str:
     return "python -m spotray.controller --ray-address 127.0.0.1:6379"
 
 
-def _has_controller(spec: ClusterSpec) -> bool:
-    return spec.cloud in ("aws", "gcp")
-
-
 def _may_swap(spec: ClusterSpec, worker: WorkerSpec) -> bool:
     """Whether the controller may replace nodes of a pool, for which there must be room."""
     returns = worker.purchase == "spot" and worker.fallback == "on-demand"
     ends = worker.preemptible
-    return _has_controller(spec) and (ends or (returns and spec.provider == "spotray"))
+    return ends or (returns and spec.provider == "spotray")
 
 
 def _summary(spec: ClusterSpec) -> str:
@@ -260,7 +260,7 @@ def _start(spec: ClusterSpec) -> list[str]:
         *command("pkill -f 'spotray[.]controller' || true"),
         *command(
             _kept_alive(controller_command(spec), "controller"),
-            "Brings the cluster back to spot; started anew if it dies, as it does with Ray.",
+            _WHAT_FOR[spec.provider] + "; started anew if it dies, as it does with Ray.",
         ),
     ]
     return [
@@ -268,7 +268,7 @@ def _start(spec: ClusterSpec) -> list[str]:
         "  - ray stop",
         f"  - ulimit -n 65536; {_HEAD_STARTS} ray start --head --port=6379"
         " --autoscaling-config=~/ray_bootstrap_config.yaml",
-        *(indent(controller, 2) if _has_controller(spec) else []),
+        *indent(controller, 2),
         "worker_start_ray_commands:",
         *indent(
             [

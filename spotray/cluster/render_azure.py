@@ -32,8 +32,10 @@ def notes(spec: ClusterSpec, file: str) -> list[str]:
     return [
         *usage(file),
         "",
-        "Ray's own provider: no on-demand nodes while spot is out, and it asks on. The identity",
-        "that Ray gives the nodes needs the role 'Storage Blob Data Contributor' on the bucket.",
+        "Ray's own provider: no on-demand nodes while spot is out, and it asks on. The controller",
+        "on the head brings nothing back to spot here: it asks again for workers that are taken,",
+        "tells of all nodes, and minds deadlines and budgets. The identity that Ray gives the",
+        "nodes needs the role 'Storage Blob Data Contributor' on the bucket.",
     ]
 
 

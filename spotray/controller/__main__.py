@@ -48,6 +48,10 @@ class _Service:
         self._tell = Teller("controller", args.journal)
         self._thread = threading.Thread(target=self._work, name="controller", daemon=True)
 
+    @property
+    def cloud(self) -> str:
+        return self._cluster.cloud
+
     def run(self) -> None:
         """Serve until a signal comes."""
         # Blocked before the thread starts, so that it inherits the mask: signals wait
@@ -65,7 +69,7 @@ class _Service:
         # Late: Ray takes a second to import, and a wrong argument is told before.
         from spotray.cluster.ray_autoscaler.head import RayHead
         from spotray.cluster.ray_autoscaler.requests import NodeRequest
-        from spotray.controller.applications import connect, running_jobs
+        from spotray.controller.applications import connect, running_jobs, stop_job
         from spotray.controller.controller import Controller, Edges
 
         args, cluster = self._args, self._cluster
@@ -91,6 +95,7 @@ class _Service:
                     args.ray_address, node_id, deadline_s=deadline_s, why=why
                 ),
                 jobs=running_jobs,
+                stop=stop_job,
                 tell=self._tell,
             ),
             memory,
@@ -145,7 +150,13 @@ def main(argv: list[str] | None = None) -> int:
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     try:
-        _Service(args).run()
+        service = _Service(args)
+        if args.with_head and service.cloud == "azure":
+            parser.error(
+                "on Azure --with-head would leave the head's disk and address behind: Ray's "
+                "provider deletes them after the machine that it runs on; use `ray down`"
+            )
+        service.run()
     except SpotrayError as exc:
         print(f"spotray.controller: {exc}", file=sys.stderr)
         return 1

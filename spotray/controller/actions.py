@@ -72,7 +72,15 @@ class HoldWorkers:
     why: str
 
 
-Action = Ask | AllowOnDemand | Withdraw | Leave | End | Replaced | HoldWorkers
+@dataclass(frozen=True, kw_only=True)
+class Hurry:
+    """A job's deadline is near: on-demand comes first until then; a time that is over ends it."""
+
+    until_s: float
+    why: str
+
+
+Action = Hurry | Ask | AllowOnDemand | Withdraw | Leave | End | Replaced | HoldWorkers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -79,7 +78,16 @@ def jobs_seen(told: list[Mapping[str, Any]]) -> list[JobSeen]:
     ]
 
 
-def next_deadline_s(told: list[Mapping[str, Any]], *, now_s: float) -> float:
-    """The deadline that comes next, Unix seconds; inf: there is none to come."""
-    given = [one["deadline_s"] for one in told if one.get("deadline_s") is not None]
-    return min((one for one in given if one > now_s), default=math.inf)
+def stop_job(driver: str) -> str:
+    """Have Ray stop the job of a driver, as `ray job stop` does; why it cannot, or nothing."""
+    from ray.job_submission import JobSubmissionClient
+
+    try:
+        client: Any = JobSubmissionClient("auto")
+        submitted = [one for one in client.list_jobs() if driver and one.job_id == driver]
+        if not submitted or submitted[0].submission_id is None:
+            return "it was not submitted as a job: end its driver yourself"
+        client.stop_job(submitted[0].submission_id)
+    except (ConnectionError, RuntimeError, ValueError) as exc:  # as that client raises
+        return f"Ray's job server does not stop it: {' '.join(str(exc).split())[:200]}"
+    return ""

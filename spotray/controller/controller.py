@@ -14,46 +14,47 @@ from typing import Any, Protocol
 
 from spotray.clock import Clock, SystemClock
 from spotray.cluster.memory import LaunchMemory
-from spotray.cluster.ray_autoscaler.head import DRAINED, EXPECTED, Asked, RayNode
-from spotray.cluster.ray_autoscaler.seams import (
-    INSTANCE_TYPE_LABEL,
-    MARKET_TYPE_LABEL,
-    ZONE_LABEL,
-)
+from spotray.cluster.ray_autoscaler.head import Asked, RayNode
 from spotray.controller.actions import (
     Action,
     AllowOnDemand,
     Ask,
     End,
     HoldWorkers,
+    Hurry,
     Leave,
     Replaced,
     Withdraw,
 )
-from spotray.controller.applications import jobs_seen, next_deadline_s
+from spotray.controller.applications import jobs_seen
 from spotray.controller.asking import missing_nodes, whole_node, without
+from spotray.controller.budgets import BudgetWatch
 from spotray.controller.decide import decide
 from spotray.controller.idle import IdleWatch, Use
+from spotray.controller.limits import JobLimits, limits_of, next_deadline
+from spotray.controller.looking import Eyes
 from spotray.controller.pools import ClusterPools
 from spotray.controller.progress import ProgressWatch
 from spotray.controller.remember import StateFile
 from spotray.controller.view import View, Worker
-from spotray.controller.watch import Death, NodeSeen, Watch
+from spotray.controller.watch import NodeSeen, Watch
 from spotray.errors import SpotrayError
 from spotray.events import (
     ClusterWentDown,
+    DeadlineNear,
     Drained,
     DrainRefused,
     Event,
     InstanceEnded,
     NodeReplaced,
+    NodeUp,
     ReplacementAsked,
     ReplacementGivenUp,
     Warned,
     WorkersHeld,
 )
-from spotray.market.offer import Market
-from spotray.policy.view import Fact, Launched
+from spotray.market.prices import PriceTable
+from spotray.policy.view import OnDemandFirst
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +106,7 @@ class Edges:
         drain: tells a node to leave: node id, deadline (Unix seconds), why. A SpotrayError
             means that it was not told.
         jobs: what the coordinators of the running jobs say.
+        stop: has Ray stop the job of a driver, by its id: why it cannot, empty if it does.
         tell: takes events; returns at once.
     """
 
@@ -113,6 +115,7 @@ class Edges:
     cloud: Cloud
     drain: Callable[[str, float, str], None]
     jobs: Callable[[], list[Mapping[str, Any]]]
+    stop: Callable[[str], str]
     tell: Callable[[Event], None]
 
 
@@ -130,6 +133,7 @@ class Controller:
         down_with_head: bool = False,
         writes_nodes: bool = True,
         poll_s: float = POLL_S,
+        prices: PriceTable | None = None,
         clock: Clock | None = None,
     ) -> None:
         """Nothing is looked at yet.
@@ -143,15 +147,21 @@ class Controller:
             down_with_head: the head, too.
             writes_nodes: whether it tells which nodes come and go.
             poll_s: between two looks; longer after failures.
+            prices: of its nodes; None: those that come with this package.
             clock: tells the time.
         """
         self._cluster, self._edges, self._memory = cluster, edges, memory
         self._state_file, self._idle, self._down_with_head = state_file, idle, down_with_head
         self._writes_nodes, self._poll_s = writes_nodes, poll_s
         self._clock = clock or SystemClock()
+        self._eyes = Eyes(cluster, prices or PriceTable.bundled())
         self._state = state_file.load()
         self._watch, self._progress = Watch(), ProgressWatch()
         self._told_to_leave: set[str] = set()
+        self._told_of_head = False
+        self._limits: list[JobLimits] = []
+        self._is_spent = False  # the budget of a job that still runs
+        self._budgets = BudgetWatch(stop=edges.stop, tell=edges.tell)
         if self._state.swap is not None and self._state.swap.leaves_by_s is not None:
             self._told_to_leave.add(self._state.swap.node_id)
         self._since_s = self._clock.now_s()
@@ -184,10 +194,12 @@ class Controller:
         """
         now_s = self._clock.now_s()
         facts = self._memory.facts()
-        listed = [node for node in self._edges.head.nodes() if not node.is_head]
-        seen = self._seen(listed, facts)
+        nodes = self._edges.head.nodes()
+        listed = [node for node in nodes if not node.is_head]
+        seen = self._eyes.seen(listed, facts)
         self._follow(seen, now_s)
-        self._look_at_jobs(seen, now_s)
+        self._tell_of_head(nodes)
+        self._look_at_jobs(nodes, seen, now_s)
         asked = self._edges.head.asked()
         if self._idle is not None and self._idle.is_due(self._use(seen, asked, now_s)):
             self._go_down(now_s)
@@ -195,42 +207,6 @@ class Controller:
         self._decide(listed, seen, asked, now_s)
 
     # -- to look -------------------------------------------------------------
-
-    def _seen(self, listed: Sequence[RayNode], facts: Sequence[Fact]) -> list[NodeSeen]:
-        born: dict[str, Launched] = {
-            name: fact for fact in facts if isinstance(fact, Launched) for name in fact.names
-        }
-        seen = []
-        for node in listed:
-            launched = born.get(node.instance_id)
-            death = None
-            if node.death is not None:
-                expected = Death.EXPECTED if node.death in EXPECTED else Death.LOST
-                death = Death.DRAINED if node.death == DRAINED else expected
-            seen.append(
-                NodeSeen(
-                    node_id=node.node_id,
-                    name=node.instance_id or node.node_id,
-                    node_type=node.node_type or node.labels.get("ray.io/node-group", ""),
-                    market=launched.market if launched is not None else self._market(node),
-                    born_s=node.started_s,
-                    busy=node.busy,
-                    leaves_by_s=node.leaves_by_s,
-                    death=death,
-                )
-            )
-        return seen
-
-    def _market(self, node: RayNode) -> Market:
-        """Where a node is, as its labels tell."""
-        pool = node.node_type or node.labels.get("ray.io/node-group", "")
-        known = self._cluster.instance_types.get(pool, "unknown")
-        return Market(
-            cloud=self._cluster.cloud,
-            zone=node.labels.get(ZONE_LABEL) or self._cluster.zone or "unknown",
-            instance_type=node.labels.get(INSTANCE_TYPE_LABEL) or known,
-            spot=node.labels.get(MARKET_TYPE_LABEL) == "spot",
-        )
 
     def _follow(self, seen: Sequence[NodeSeen], now_s: float) -> None:
         """Remember what was taken."""
@@ -240,10 +216,20 @@ class Controller:
             self._memory.add(fact)
         if self._writes_nodes:
             for event in found.events:
-                self._edges.tell(event)
+                self._edges.tell(self._eyes.priced(event) if isinstance(event, NodeUp) else event)
         self._lost += found.lost
 
-    def _look_at_jobs(self, seen: Sequence[NodeSeen], now_s: float) -> None:
+    def _tell_of_head(self, nodes: Sequence[RayNode]) -> None:
+        """Once: it lives as long as this program does."""
+        if not self._writes_nodes or self._told_of_head:
+            return
+        if (up := self._eyes.head_up(nodes)) is not None:
+            self._told_of_head = True
+            self._edges.tell(up)
+
+    def _look_at_jobs(
+        self, nodes: Sequence[RayNode], seen: Sequence[NodeSeen], now_s: float
+    ) -> None:
         if now_s - self._jobs_at_s < _JOBS_EVERY_S:
             return
         self._jobs, self._jobs_at_s = self._edges.jobs(), now_s
@@ -256,6 +242,10 @@ class Controller:
         if progressed is not None:
             log.info("a job went on with what replaced the last preempted node")
             self._memory.add(progressed)
+        self._limits = limits_of(self._jobs)
+        self._is_spent = self._budgets.look(
+            self._limits, lambda: self._eyes.spans(nodes, self._memory.facts()), now_s=now_s
+        )
 
     def _use(self, seen: Sequence[NodeSeen], asked: Asked, now_s: float) -> Use:
         return Use(
@@ -283,13 +273,16 @@ class Controller:
             for node in seen
             if node.death is None
         )
+        deadline_s, deadline_of = next_deadline(self._limits, now_s=now_s)
         view = View(
             now_s=now_s,
             workers=workers,
             pools=self._cluster.pools,
             facts=self._memory.facts(),
             room=self._cluster.max_workers - len(workers),
-            deadline_s=next_deadline_s(self._jobs, now_s=now_s),
+            deadline_s=deadline_s,
+            deadline_of=deadline_of,
+            is_spent=self._is_spent,
             lost=self._lost,
             asked_since_s=self._since_s,
         )
@@ -342,6 +335,11 @@ class Controller:
             case AllowOnDemand():
                 self._memory.spot_only(now_s)
                 log.info("%s: %s", action.pool, action.why)
+            case Hurry():
+                until_s = action.until_s
+                self._memory.add(OnDemandFirst(at_s=now_s, until_s=until_s, why=action.why))
+                log.info("%s", action.why)
+                tell(DeadlineNear(at_s=now_s, until_s=until_s, why=action.why))
             case Withdraw():
                 self._memory.spot_only(now_s)
                 log.info("%s: no more is asked for: %s", action.pool, action.why)

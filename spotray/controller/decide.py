@@ -19,6 +19,7 @@ from spotray.controller.actions import (
     Ask,
     End,
     HoldWorkers,
+    Hurry,
     Leave,
     Plan,
     Replaced,
@@ -42,15 +43,38 @@ def decide(view: View, state: State, *, config: ControlConfig, policy: LaunchPol
         config: the numbers.
         policy: the one by which the cluster's launches are decided.
     """
+    hurried = _hurry(view, state, config)
     hold, held = _hold(view, state.hold, config)
     state = replace(state, hold=hold)
+    if hurried:
+        state = replace(state, hurry_until_s=hurried[0].until_s)
     if state.swap is None:
         plan = _begin(view, state, config, policy)
     elif state.swap.leaves_by_s is None:
         plan = _asking(view, state, state.swap, config, policy)
     else:
         plan = _leaving(view, state, state.swap, config)
-    return replace(plan, actions=(*held, *plan.actions))
+    return replace(plan, actions=(*hurried, *held, *plan.actions))
+
+
+# -- deadlines ---------------------------------------------------------------
+
+
+def _hurry(view: View, state: State, config: ControlConfig) -> tuple[Hurry, ...]:
+    """Near a deadline nobody waits for spot; it is told once, and once when it is over."""
+    if _is_near(view, config):
+        if state.hurry_until_s == view.deadline_s:
+            return ()
+        left_s = view.deadline_s - view.now_s
+        why = f"on-demand first: {view.deadline_of or 'a job'} shall be done in {left_s:.0f} s"
+        return (Hurry(until_s=view.deadline_s, why=why),)
+    if state.hurry_until_s <= view.now_s:
+        return ()
+    return (Hurry(until_s=view.now_s, why="spot first again: no deadline is near any more"),)
+
+
+def _is_near(view: View, config: ControlConfig) -> bool:
+    return view.deadline_s - view.now_s < config.deadline_s
 
 
 # -- to begin ----------------------------------------------------------------
@@ -58,7 +82,7 @@ def decide(view: View, state: State, *, config: ControlConfig, policy: LaunchPol
 
 def _begin(view: View, state: State, config: ControlConfig, policy: LaunchPolicy) -> Plan:
     waits = ""
-    for pool in view.pools.values():
+    for pool in () if view.is_spent else view.pools.values():
         rest = state.rests.get(pool.name)
         if rest is not None and view.now_s < rest.until_s:
             continue
@@ -98,7 +122,7 @@ def _returning(
         not config.return_to_spot
         or not settled
         or len(on_demand) <= pool.on_demand_floor
-        or view.deadline_s - view.now_s < config.deadline_s
+        or _is_near(view, config)
     ):
         return None
     where = _spot_next(view, pool, policy)
@@ -155,6 +179,8 @@ def _asking(
     old = view.find(swap.node_id)
     if old is None or not old.stays:
         return _gave_up(view, state, swap, config, why=f"{swap.name} leaves by itself", vain=False)
+    if view.is_spent:
+        return _gave_up(view, state, swap, config, why="a job's budget is used up", vain=False)
     came = [one for one in view.staying(swap.pool) if one.node_id not in swap.before]
     fit = [one for one in came if one.market.spot or not swap.to_spot]
     if fit:
@@ -167,6 +193,8 @@ def _asking(
         return _gave_up(view, state, swap, config, why=f"no node came in {waited_s:.0f} s")
     if not swap.to_spot or swap.launched:
         return Plan(state=state)
+    if _is_near(view, config):  # on-demand must not be held back for it
+        return _gave_up(view, state, swap, config, why="a job's deadline is near", vain=False)
     pool = view.pools.get(swap.pool)
     if pool is None:
         return _gave_up(view, state, swap, config, why="the cluster has no such pool any more")
@@ -264,6 +292,8 @@ def _hold(
     staying = len(view.staying())
     if hold is not None and (view.now_s >= hold.until_s or staying >= hold.workers):
         hold = None
+    if view.is_spent:
+        return None, ()
     if not view.lost:
         return hold, ()
     workers = max(staying + view.lost, hold.workers if hold is not None else 0)

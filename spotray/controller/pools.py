@@ -9,6 +9,7 @@ from typing import Any
 
 from spotray.cluster.control import ControlConfig
 from spotray.cluster.markets import DEFAULT_MEMORY, LaunchConfig
+from spotray.cluster.node_types import accelerators, node_types
 from spotray.controller.view import Pool
 from spotray.errors import ConfigError
 from spotray.policy.decision import LaunchPolicy
@@ -30,7 +31,9 @@ class ClusterPools:
     policy: LaunchPolicy = field(default_factory=SpotFirst)
     memory: str = DEFAULT_MEMORY
     zone: str = ""  # of nodes of which nobody says where they are
-    instance_types: Mapping[str, str] = field(default_factory=dict)  # by pool, the same
+    instance_types: Mapping[str, str] = field(default_factory=dict)  # by node type, the same
+    region: str = ""  # of all nodes, as a table of prices has it
+    added: Mapping[str, str] = field(default_factory=dict)  # to a node type's machine, the same
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> ClusterPools:
@@ -53,10 +56,10 @@ class ClusterPools:
         pools: dict[str, Pool] = {}
         types: dict[str, str] = {}
         for name, node_type in (config.get("available_node_types") or {}).items():
-            if name == config.get("head_node_type"):
-                continue
             node_config = (node_type or {}).get("node_config") or {}
             types[name] = _instance_type(node_config)
+            if name == config.get("head_node_type"):
+                continue
             markets = launch.of(name)
             pools[name] = Pool(
                 name=name,
@@ -75,6 +78,8 @@ class ClusterPools:
             memory=launch.memory,
             zone=zones[0] if zones else "",
             instance_types=types,
+            region=str(provider.get("region") or provider.get("location") or ""),
+            added={one.name: accelerators(one) for one in node_types(config)},
         )
 
 

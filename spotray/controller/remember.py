@@ -68,6 +68,7 @@ def decode(text: str) -> State:
             swap=Swap(**{**swap, "before": frozenset(swap["before"])}) if swap else None,
             rests={name: Rest(**one) for name, one in (raw.get("rests") or {}).items()},
             hold=Hold(**hold) if hold else None,
+            hurry_until_s=float(raw.get("hurry_until_s", 0.0)),
         )
     except (AttributeError, KeyError, TypeError) as exc:
         raise ValueError(f"no state of the controller: {exc!r}") from exc

@@ -67,6 +67,8 @@ class View:
         facts: what launches have taught, by time.
         room: nodes that the cluster may have more, of all types together.
         deadline_s: of the running job whose deadline is next, Unix seconds; inf: none.
+        deadline_of: that job's name.
+        is_spent: the budget of a job that runs is used up.
         lost: busy spot workers that the cloud took, or said it will, since the last view.
         asked_since_s: when this cluster was last asked for, as launches count it.
     """
@@ -77,6 +79,8 @@ class View:
     facts: tuple[Fact, ...] = ()
     room: int = 1_000_000
     deadline_s: float = math.inf
+    deadline_of: str = ""
+    is_spent: bool = False
     lost: int = 0
     asked_since_s: float = -math.inf
 
@@ -142,6 +146,7 @@ class State:
     swap: Swap | None = None
     rests: Mapping[str, Rest] = field(default_factory=dict)  # by pool
     hold: Hold | None = None
+    hurry_until_s: float = 0.0  # on-demand comes first until then, for a job's deadline
 
     @property
     def wanted(self) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spotray.cluster.markets import NodeMarkets
-from spotray.cluster.node_types import NodeType, mapping, node_types
+from spotray.cluster.node_types import NodeType, accelerators, mapping, node_types
 from spotray.market.prices import PriceRange, PriceTable, sources
 
 
@@ -112,7 +112,7 @@ def _type_cost(one: NodeType, config: Mapping[str, Any], prices: PriceTable) -> 
     region = str(provider.get("region") or provider.get("location") or "")
     markets = _markets(one, provider)
     instance_types = markets.instance_types or (one.instance_type,)
-    added = _accelerators(one)
+    added = accelerators(one)
     names = [name + added for name in instance_types]
     may_be_on_demand = not markets.spot or markets.fallback == "on-demand"
     found: dict[bool, list[PriceRange]] = {True: [], False: []}
@@ -153,18 +153,6 @@ def _markets(one: NodeType, provider: Mapping[str, Any]) -> NodeMarkets:
         spot=given.get("spot", True) is not False,
         fallback=str(given.get("fallback", "on-demand")),
     )
-
-
-def _accelerators(one: NodeType) -> str:
-    """What is added to a machine of Google's, as a price table names it: ``+nvidia-tesla-t4``."""
-    listed = one.config.get("guestAccelerators") if one.cloud == "gcp" else None
-    words = []
-    for given in listed if isinstance(listed, list) else []:
-        if isinstance(given, Mapping):
-            count = given.get("acceleratorCount", 1)
-            kind = str(given.get("acceleratorType", "")).rpartition("/")[2]
-            words.append(kind if count == 1 else f"{count}x{kind}")
-    return "".join(f"+{word}" for word in words)
 
 
 def _count(one: NodeType, key: str, default: Any) -> int:

@@ -27,6 +27,7 @@ from spotray.launch.jobs import JobServer, JobState
 from spotray.launch.pack import MAX_BYTES, Folder, check_script, look, pack
 from spotray.launch.records import NAME, Launch, Records, spec_diff
 from spotray.launch.remote import RayCommands, Remote
+from spotray.launch.running import differences
 from spotray.launch.wishes import DEADLINE, LAUNCH, MAX_COST
 from spotray.market.prices import PriceTable
 
@@ -35,6 +36,7 @@ STOPPED_CODE = 143  # as a shell says of SIGTERM
 _DOWN_AFTER_S = 600.0  # then the head ends the cluster itself, if no laptop did
 _CONNECT_S = 120.0  # a job server starts some seconds after its head
 _ATTEMPTS = 3  # to submit a job
+_DIFFERENCES = 4  # that are named
 _DASHBOARD_PORT = re.compile(r"--dashboard-port[= ](\d+)")
 
 
@@ -158,23 +160,33 @@ def bring_up(
         ClusterUnreachable: nobody could be asked whether it is there.
     """
     name = planned.cluster_name
-    head, before = remote.head(), records.spec(name)
-    if head is not None and before is not None:
-        if diff := spec_diff(before, planned.text):
+    if (head := remote.head()) is not None:
+        differ, where = _running(planned, remote, records)
+        if differ:
             raise ConfigError(
-                f"cluster {name} runs with another spec; in yours is different: "
-                f"{' | '.join(diff[2:])}; launch with {records.spec_file(name)}, or take it down "
-                f"(ray down {records.spec_file(name)}), or give yours another cluster_name"
+                f"cluster {name} runs with another spec: {differ}: launch with {where}, or take "
+                f"it down (ray down {planned.cluster_file}), or give yours another cluster_name"
             )
         tell(f"cluster {name} is up at {head}: it is used as it is")
-        return
-    if head is not None:
-        tell(f"cluster {name} is up at {head}, not launched from here: it is used as it is")
-        records.save_spec(name, planned.text)
+        if records.spec(name) is None:
+            records.save_spec(name, planned.text)
         return
     records.save_spec(name, planned.text)
     tell(f"bringing cluster {name} up")
     remote.up()
+
+
+def _running(planned: Plan, remote: Remote, records: Records) -> tuple[str, str]:
+    """What differs in the cluster that runs, in a line, and where its spec is."""
+    name = planned.cluster_name
+    before, running = records.spec(name), remote.config()
+    where = str(records.spec_file(name)) if before else "that (~/ray_bootstrap_config.yaml there)"
+    if running is not None:
+        found = differences(running, planned.config)
+    else:  # nobody can say but the record of this machine
+        found = spec_diff(before, planned.text)[2:] if before is not None else []
+    more = f"; and {len(found) - _DIFFERENCES} more" if len(found) > _DIFFERENCES else ""
+    return "; ".join(found[:_DIFFERENCES]) + more, where
 
 
 def packed(planned: Plan, place: Path, *, tell: Callable[[str], None]) -> Path:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import re
@@ -16,10 +17,12 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
+
+import yaml
 
 from spotray.clock import Clock, SystemClock
 from spotray.errors import ClusterUnreachable, LaunchError
@@ -28,6 +31,8 @@ RAY = (sys.executable, "-m", "ray.scripts.scripts")
 _TOKEN = re.compile(r"spotray-token:([0-9A-Za-z_-]*)\|")
 # Broken up in the command, so that a shell that echoes it does not look like its answer.
 _SAY_TOKEN = "echo spotray-'token:'$(cat ~/.ray/auth_token 2>/dev/null)'|'"
+_CONFIG = re.compile(r"spotray-config:([0-9A-Za-z+/=]*)\|")
+_SAY_CONFIG = "echo spotray-'config:'$(base64 -w 0 ~/ray_bootstrap_config.yaml 2>/dev/null)'|'"
 _NO_HEAD = re.compile(r"head node .*not found", re.IGNORECASE | re.DOTALL)
 _TUNNEL_S = 60.0  # SSH may have to wait for a slow head
 _GRACE_S = 5.0
@@ -85,6 +90,14 @@ class Remote(Protocol):
         """
         ...
 
+    def config(self) -> Mapping[str, Any] | None:
+        """What `ray up` left on the head of the cluster's spec; None if there is no such thing.
+
+        Raises:
+            ClusterUnreachable: the head does not answer.
+        """
+        ...
+
     def tunnel(self) -> Tunnel:
         """A way to the head's job server.
 
@@ -135,8 +148,20 @@ class RayCommands:
             )
 
     def token(self) -> str:
-        done = self._run("exec", self._file, _SAY_TOKEN)
-        if found := _TOKEN.search(done.stdout):
+        return self._answer(_SAY_TOKEN, _TOKEN)
+
+    def config(self) -> Mapping[str, Any] | None:
+        told = base64.b64decode(self._answer(_SAY_CONFIG, _CONFIG))
+        try:
+            config = yaml.safe_load(told)
+        except yaml.YAMLError:  # `ray up` is writing it just now, perhaps
+            return None
+        return config if isinstance(config, dict) else None
+
+    def _answer(self, command: str, form: re.Pattern[str]) -> str:
+        """What a command on the head says, in the form by which it is known."""
+        done = self._run("exec", self._file, command)
+        if found := form.search(done.stdout):
             return found[1]
         said = done.stdout + done.stderr
         raise ClusterUnreachable(f"no command can be run on the head: {_last_line(said)}")

@@ -36,6 +36,7 @@ class NodeCost:
     start_s: float  # Unix seconds; first and last moment that count
     end_s: float
     money: Money
+    price_from: str = ""  # as the node's `NodeUp` has it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,7 @@ class CostSummary:
     by_market: dict[str, Money]
     nodes: tuple[NodeCost, ...]  # by start
     unseen_nodes: int = 0  # took part in training, but nobody saw them come up
+    price_lists: tuple[str, ...] = ()  # that prices are from which nobody was billed
 
 
 def cost(
@@ -103,6 +105,7 @@ def cost_within(facts: Sequence[Event], windows: Sequence[Span], *, until_s: flo
         by_market=_grouped(nodes, lambda node: node.market or "unknown"),
         nodes=tuple(nodes),
         unseen_nodes=len(members - seen),
+        price_lists=tuple(sorted({node.price_from for node in nodes} - {""})),
     )
 
 
@@ -117,6 +120,7 @@ def _node_cost(life: Life, spans: Sequence[Span], prices: Prices) -> NodeCost:
         start_s=spans[0][0],
         end_s=spans[-1][1],
         money=sum((prices.money(life, span) for span in spans), Money()),
+        price_from=up.price_from,
     )
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from spotray.events import (
+    BudgetReached,
     CapacityChanged,
     CheckpointCommitted,
     CheckpointRejected,
     ClusterWentDown,
+    DeadlineNear,
     DiskDeleted,
     DiskMounted,
     Drained,
@@ -126,6 +128,12 @@ def _words(event: Event) -> str:
         case WorkersHeld():
             left_s = event.until_s - event.at_s
             return f"{event.workers} workers are asked for, for {left_s:.0f} s: {event.why}"
+        case DeadlineNear():
+            return event.why
+        case BudgetReached():
+            how = f"goes on ({event.failed})" if event.failed else "is stopped"
+            spent = f"${event.spent_usd:.2f} of ${event.max_cost_usd:.2f} are spent"
+            return f"job {event.job} {how}: {spent}"
         case ClusterWentDown():
             what = "all nodes" if event.head else f"{len(event.names)} workers"
             return f"{what} go down: {event.why}"

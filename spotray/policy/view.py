@@ -69,6 +69,14 @@ class SpotOnly(Fact):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OnDemandFirst(Fact):
+    """A job's deadline is near: the launcher asks on-demand before spot until ``until_s``."""
+
+    until_s: float
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LaunchView:
     """One question: where should these nodes come from, now?
 

@@ -40,10 +40,11 @@ class SpotConfig:
     max_restarts_without_progress: int = 5  # then a loss is taken for a bug of the job
     audit_samples: bool = False  # count every sample's use; costs one number a sample and step
     # A sweep starts no more trials when one more might cost more than this, USD; None: no limit.
-    # The default of both is what `spotray launch --max-cost --deadline` said, if that started it.
+    # A training is stopped by its cluster's controller when the cluster has cost so much since it
+    # began. The default of both is what `spotray launch --max-cost --deadline` said.
     max_cost_usd: float | None = field(default_factory=lambda: _wish("SPOTRAY_MAX_COST_USD"))
     deadline_s: float | None = field(default_factory=lambda: _wish("SPOTRAY_DEADLINE_S"))  # Unix
-    # Shortly before the deadline the cluster's controller replaces no worker.
+    # Shortly before the deadline the controller replaces no worker, and on-demand comes first.
     cluster_journal: str | None = None  # URL of the nodes' facts; None: $SPOTRAY_JOURNAL or the run
     labels: Mapping[str, str] = field(default_factory=dict)  # the user's own, for cost by label
 
@@ -109,6 +110,11 @@ class SpotConfig:
                 "max_restarts_without_progress must be at least 1, "
                 f"got {self.max_restarts_without_progress}"
             )
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the budget is that by which `spotray launch` stops the job itself."""
+        return self.max_cost_usd is not None and self.max_cost_usd == _wish("SPOTRAY_MAX_COST_USD")
 
     @property
     def retention(self) -> Retention:

@@ -7,6 +7,7 @@ enough to tell.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -18,6 +19,7 @@ import ray
 
 from spotray.cloud.provider import MAINTENANCE, PREEMPTION
 from spotray.cluster.drain import drain_node
+from spotray.cluster.node_prices import market_by_labels, priced
 from spotray.errors import JournalError, SpotrayError
 from spotray.events import (
     Event,
@@ -31,6 +33,7 @@ from spotray.events import (
     WorkerGroupStarted,
 )
 from spotray.ledger.journal import JournalWriter, read_journal
+from spotray.market.prices import PriceTable
 from spotray.storage import Store
 from spotray.train.config import SpotConfig
 from spotray.train.leaving import time_to_leave
@@ -220,7 +223,7 @@ class Coordinator:
     # -- for the driver ----------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """How far the job is, where, and by when it should be done (Unix seconds, or None)."""
+        """How far the job is, where, whose it is, and what it may take (Unix seconds, USD)."""
         with self._lock:
             return {
                 "generation": self._generation,
@@ -230,6 +233,10 @@ class Coordinator:
                 "loss": self._progress.loss,
                 "node_ids": sorted(set(self._group)),
                 "deadline_s": self._spot.deadline_s,
+                "max_cost_usd": self._spot.max_cost_usd,
+                "is_watched": self._spot.is_watched,
+                "began_s": self._started_at_s,
+                "driver": ray.get_runtime_context().get_job_id() if ray.is_initialized() else "",
             }
 
     def left_behind(self) -> list[str]:
@@ -355,12 +362,20 @@ def node_up(node: Mapping[str, Any], now_s: float) -> NodeUp:
     """A node that Ray knows, as a fact."""
     labels = node.get("Labels") or {}
     is_head = any(name.startswith("node:__internal_head__") for name in node["Resources"])
-    return NodeUp(
+    market, added = market_by_labels(labels, node["Resources"])
+    up = NodeUp(
         at_s=now_s,
         node_id=node["NodeID"],
         role="head" if is_head else "worker",
+        market="" if market is None else str(market),
         spot=labels.get(_MARKET_LABEL) == "spot",
     )
+    return up if market is None else priced(up, _price_table(), added=added)
+
+
+@functools.cache
+def _price_table() -> PriceTable:
+    return PriceTable.bundled()
 
 
 def death_of(node: Mapping[str, Any]) -> tuple[str, bool]:

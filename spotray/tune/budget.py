@@ -102,8 +102,8 @@ def check_prices(facts: Iterable[Event], *, max_cost_usd: float | None, now_s: f
         raise ConfigError(
             f"max_cost_usd is {max_cost_usd:g}, and no price is known of {len(unknown)} nodes "
             f"({', '.join(unknown[:3])}{', ...' if len(unknown) > 3 else ''}): name a journal "
-            "that tells prices (SpotConfig.cluster_journal, SPOTRAY_JOURNAL), or leave "
-            "max_cost_usd out"
+            "that tells prices (SpotConfig.cluster_journal, SPOTRAY_JOURNAL), take "
+            "instance types whose price spotray/market/prices.csv has, or leave max_cost_usd out"
         )
 
 

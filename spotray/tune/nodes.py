@@ -145,5 +145,5 @@ def present_workers(needs: Mapping[str, float]) -> int:
 
 
 def node_ups(now_s: float) -> list[Event]:
-    """The nodes that are there, as Ray knows them: without a price."""
+    """The nodes that are there, as Ray knows them; with a price where labels tell the type."""
     return [node_up(node, now_s) for node in ray.nodes() if node["Alive"]]

@@ -63,6 +63,19 @@ def test_an_unknown_price_is_said_to_be_unknown(
     assert "--max-cost cannot be kept" in capsys.readouterr().err
 
 
+def test_prices_that_nobody_knows_are_one_line_whatever_the_cloud(
+    work: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (ROOT / "cluster-configs" / "gcp-t4-spot.yaml").read_text(encoding="utf-8")
+    nowhere = tmp_path / "nowhere.yaml"
+    nowhere.write_text(text.replace("us-central1", "atlantis1"))
+    words = ["--dry-run", "--no-check", "--workdir", work, str(nowhere), "train.py"]
+    assert main(["launch", *words]) == 0
+    (told,) = [one for one in capsys.readouterr().out.splitlines() if "price unknown" in one]
+    assert "n2-standard-2 on-demand in atlantis1" in told
+    assert "n1-standard-8+nvidia-tesla-t4 spot in atlantis1" in told
+
+
 def test_own_prices_fill_the_gap(
     work: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,6 +52,9 @@ class FakeRemote:
     def token(self) -> str:
         return ""
 
+    def config(self) -> dict[str, Any] | None:
+        return None
+
     def tunnel(self) -> Tunnel:
         raise AssertionError("the server is a fake")
 

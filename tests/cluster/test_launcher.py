@@ -19,7 +19,7 @@ from spotray.errors import (
 from spotray.events import Event, LaunchTried, LaunchWaited
 from spotray.market.offer import Market
 from spotray.policy.spot_first import SpotFirst
-from spotray.policy.view import Launched, Refusal, Refused
+from spotray.policy.view import Launched, OnDemandFirst, Refusal, Refused
 
 A, B = (Market.parse(f"aws/us-west-2{zone}/g5.xlarge/spot") for zone in "ab")
 CANDIDATES = (A, B, A.on_demand(), B.on_demand())
@@ -272,3 +272,37 @@ def test_a_floor_that_cannot_be_had_does_not_hold_up_the_others(rig: Rig) -> Non
     with pytest.raises(NothingLaunched):
         launch_with_floor(rig, wanted=1, on_demand=1)
     assert {market.spot for market in rig.cloud.markets()[:2]} == {False}
+
+
+def hurry(rig: Rig, until_s: float) -> None:
+    rig.launcher.memory.add(
+        OnDemandFirst(at_s=rig.clock.now_s(), until_s=until_s, why="vit shall be done in 600 s")
+    )
+
+
+def test_near_a_deadline_on_demand_comes_first_and_the_journal_says_why(rig: Rig) -> None:
+    hurry(rig, rig.clock.now_s() + 600)
+    rig.launch(2)
+    assert rig.cloud.markets() == [A.on_demand()]
+    (told,) = [one for one in rig.events if isinstance(one, LaunchTried)]
+    assert told.why == "vit shall be done in 600 s"
+
+
+def test_near_a_deadline_spot_stands_in_where_on_demand_is_out(rig: Rig) -> None:
+    hurry(rig, rig.clock.now_s() + 600)
+    rig.cloud.holds |= {A.on_demand(): 1, B.on_demand(): 0}
+    assert len(rig.launch(3)) == 3
+    assert rig.cloud.markets() == [A.on_demand(), B.on_demand(), A]
+
+
+def test_near_a_deadline_on_demand_that_the_user_forbids_stays_forbidden(rig: Rig) -> None:
+    hurry(rig, rig.clock.now_s() + 600)
+    rig.launch(candidates=(A, B))
+    assert rig.cloud.markets() == [A]
+
+
+def test_after_the_deadline_spot_comes_first_again(rig: Rig) -> None:
+    hurry(rig, rig.clock.now_s() + 600)
+    rig.clock.advance(601)
+    rig.launch()
+    assert rig.cloud.markets() == [A]

@@ -50,6 +50,7 @@ class SmallCloud:
     plans: list[Plan] = field(default_factory=list)
     lost: int = 0
     deadline_s: float = float("inf")
+    is_spent: bool = False
     _booting: list[Worker] = field(default_factory=list)
     _going_s: dict[str, float] = field(default_factory=dict)
     _born: int = 0
@@ -111,6 +112,7 @@ class SmallCloud:
             facts=tuple(self.facts),
             lost=self.lost,
             deadline_s=self.deadline_s,
+            is_spent=self.is_spent,
         )
 
     def _act(self, action: Action) -> None:

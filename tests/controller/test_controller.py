@@ -19,7 +19,9 @@ from spotray.controller.pools import ClusterPools
 from spotray.controller.remember import StateFile
 from spotray.errors import ClusterUnreachable, DrainRejected
 from spotray.events import (
+    BudgetReached,
     ClusterWentDown,
+    DeadlineNear,
     Drained,
     DrainRefused,
     Event,
@@ -31,9 +33,11 @@ from spotray.events import (
     Warned,
     WorkersHeld,
 )
+from spotray.market.prices import PriceTable
 from spotray.policy.view import (
     Fact,
     Launched,
+    OnDemandFirst,
     Preempted,
     Progressed,
     Refusal,
@@ -61,6 +65,8 @@ class Cluster:
         self.order: list[str] = []  # of what is done
         self.ended: list[str] = []
         self.refuses_drain = self.refuses_end = False
+        self.stopped: list[str] = []
+        self.refuses_stop = ""
         self.memory = LaunchMemory(path / "launches.jsonl", clock=self.clock)
 
     def controller(self, pools: Mapping[str, Any] | None = None, **more: Any) -> Controller:
@@ -73,6 +79,7 @@ class Cluster:
             cloud=self,
             drain=self.drain,
             jobs=lambda: list(self.jobs),
+            stop=self.stop,
             tell=self.told.append,
         )
         state_file = StateFile(self.path / "controller.json")
@@ -140,6 +147,10 @@ class Cluster:
 
     def end_head(self) -> None:
         self.ended.append("head")
+
+    def stop(self, driver: str) -> str:
+        self.stopped.append(driver)
+        return self.refuses_stop
 
     def drain(self, node_id: str, deadline_s: float, why: str) -> None:
         if self.refuses_drain:
@@ -288,6 +299,76 @@ def test_a_job_near_its_deadline_is_not_disturbed(cluster: Cluster) -> None:
     assert not cluster.bundles
 
 
+def test_a_deadline_that_is_near_reaches_the_launches_and_the_journal_once(
+    cluster: Cluster,
+) -> None:
+    soon_s = cluster.clock.now_s() + 600
+    cluster.jobs = [{"name": "vit", "step": 1, "node_ids": [], "deadline_s": soon_s}]
+    controller = cluster.controller()
+    for _ in range(5):
+        step(cluster, controller)
+    (fact,) = cluster.facts(OnDemandFirst)
+    assert fact.until_s == soon_s
+    (near,) = cluster.events(DeadlineNear)
+    assert near.why == "on-demand first: vit shall be done in 599 s"
+
+
+def job_with_budget(cluster: Cluster, usd: float, **more: Any) -> dict[str, Any]:
+    told = {"name": "vit", "step": 1, "node_ids": [], "deadline_s": None, "driver": "01000000"}
+    return {**told, "max_cost_usd": usd, "began_s": cluster.clock.now_s(), **more}
+
+
+def test_a_job_whose_budget_is_used_up_is_stopped_once_and_nothing_more_is_asked_for(
+    cluster: Cluster,
+) -> None:
+    cluster.add("i-1", spot=True)
+    cluster.add("i-2", spot=True)
+    cluster.jobs = [job_with_budget(cluster, 1.0)]
+    controller = cluster.controller()
+    step(cluster, controller)
+    assert not cluster.stopped
+    dearest_usd_per_hour = max(up.usd_per_hour for up in cluster.events(NodeUp))
+    cluster.clock.advance(3600 / (2 * dearest_usd_per_hour))
+    cluster.change("i-2", death=LOST, ended_s=cluster.clock.now_s())
+    for _ in range(6):
+        step(cluster, controller)
+    assert cluster.stopped == ["01000000"]
+    (reached,) = cluster.events(BudgetReached)
+    assert reached.spent_usd >= reached.max_cost_usd == 1.0
+    assert reached.failed == ""
+    assert not cluster.bundles
+
+
+def test_a_job_that_cannot_be_stopped_is_told_of_once_and_tried_again(cluster: Cluster) -> None:
+    cluster.add("i-1", spot=True)
+    cluster.jobs = [job_with_budget(cluster, 0.01, began_s=cluster.clock.now_s() - 900)]
+    cluster.refuses_stop = "it was not submitted"
+    controller = cluster.controller()
+    for _ in range(6):
+        step(cluster, controller)
+    assert len(cluster.stopped) > 1
+    (reached,) = cluster.events(BudgetReached)
+    assert reached.failed == "it was not submitted"
+
+
+def test_a_budget_that_a_launch_watches_is_left_to_it(cluster: Cluster) -> None:
+    cluster.add("i-1", spot=True)
+    cluster.jobs = [job_with_budget(cluster, 0.01, began_s=0.0, is_watched=True)]
+    step(cluster, cluster.controller())
+    assert not cluster.stopped
+
+
+def test_nodes_without_a_price_are_named_and_not_taken_for_dear(cluster: Cluster) -> None:
+    cluster.add("i-1", spot=True)
+    cluster.jobs = [job_with_budget(cluster, 0.01, began_s=0.0)]
+    controller = cluster.controller(prices=PriceTable())
+    for _ in range(4):
+        step(cluster, controller)
+    assert not cluster.stopped
+    (warned,) = cluster.events(Warned)
+    assert "none is known of i-1" in warned.what
+
+
 def test_a_full_pool_is_told_once(cluster: Cluster) -> None:
     cluster.add("i-old", spot=False)
     controller = cluster.controller({"gpu": replace(GPU, max_workers=1)})
@@ -326,3 +407,19 @@ def test_a_head_that_does_not_answer_is_asked_again(cluster: Cluster) -> None:
     cluster.nodes = nodes  # type: ignore[method-assign]
     controller.run(stop)
     assert stop.is_set()
+
+
+def test_workers_and_head_are_told_with_the_prices_of_the_list(cluster: Cluster) -> None:
+    head = cluster.add("i-head", spot=False)
+    more = {"spotray/instance-type": "m6i.large"}
+    cluster.change("i-head", is_head=True, node_type="head", labels={**head.labels, **more})
+    cluster.add("i-1", spot=True)
+    controller = cluster.controller()
+    for _ in range(2):
+        step(cluster, controller)
+    told = {up.name: up for up in cluster.events(NodeUp)}
+    assert len(cluster.events(NodeUp)) == 2
+    assert (told["i-head"].role, told["i-1"].role) == ("head", "worker")
+    assert told["i-head"].at_s == head.started_s
+    assert 0 < told["i-1"].usd_per_hour < told["i-1"].on_demand_usd_per_hour
+    assert all(up.usd_per_hour and "list" in up.price_from for up in told.values())

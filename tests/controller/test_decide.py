@@ -11,13 +11,23 @@ from spotray.controller.actions import (
     Ask,
     End,
     HoldWorkers,
+    Hurry,
     Leave,
     Replaced,
     Withdraw,
 )
-from spotray.controller.decide import GRACE_S, LIFETIME_LEAD_S, STAGGER_S
+from spotray.controller.decide import GRACE_S, LIFETIME_LEAD_S, STAGGER_S, decide
 from spotray.controller.view import Pool, State
-from tests.controller.small_cloud import CONFIG, GPU, ON_DEMAND, SPOT_A, SPOT_B, SmallCloud
+from spotray.policy.spot_first import SpotFirst
+from tests.controller.small_cloud import (
+    CONFIG,
+    GPU,
+    ON_DEMAND,
+    SPOT_A,
+    SPOT_B,
+    START_S,
+    SmallCloud,
+)
 
 DAY_S = 86400.0
 
@@ -127,10 +137,49 @@ def test_a_job_that_is_nearly_done_is_not_disturbed() -> None:
     made = cloud(has_spot=True)
     made.deadline_s = made.now_s + CONFIG.deadline_s - 10
     made.run(100)
-    assert not made.done
+    assert kinds(made) == ["Hurry"]
     made.deadline_s = float("inf")  # it ended
     made.tick()
-    assert kinds(made) == ["Ask"]
+    assert kinds(made) == ["Hurry", "Hurry", "Ask"]
+
+
+def test_a_deadline_that_comes_near_ends_the_wait_for_spot_and_puts_on_demand_first() -> None:
+    made = cloud(has_spot=True, deadline_s=START_S + CONFIG.deadline_s + 10)
+    asked = decide(made.view(), State(), config=CONFIG, policy=SpotFirst())
+    assert [type(one) for one in asked.actions] == [Ask]
+    made.now_s += 11  # and nothing was launched yet
+    plan = decide(made.view(), asked.state, config=CONFIG, policy=SpotFirst())
+    hurry, withdraw = plan.actions
+    assert isinstance(withdraw, Withdraw)
+    assert withdraw.why == "a job's deadline is near"
+    assert isinstance(hurry, Hurry)
+    assert hurry.until_s == made.deadline_s
+    assert "on-demand first" in hurry.why
+    assert plan.state.swap is None
+    again = decide(made.view(), plan.state, config=CONFIG, policy=SpotFirst())
+    assert again.actions == ()
+
+
+def test_a_deadline_that_is_gone_ends_the_hurry_once() -> None:
+    made = cloud(deadline_s=START_S + CONFIG.deadline_s / 2)
+    made.run(10)
+    made.deadline_s = float("inf")  # the job is done
+    made.run(10)
+    first, last = made.actions(Hurry)
+    assert isinstance(first, Hurry)
+    assert isinstance(last, Hurry)
+    assert last.until_s <= made.now_s < first.until_s
+
+
+def test_a_budget_that_is_used_up_lets_nothing_begin_and_ends_what_was_begun() -> None:
+    made = cloud(has_spot=True, boots_s=1e9)
+    made.run(5)
+    assert kinds(made) == ["Ask", "AllowOnDemand"]
+    made.is_spent = True
+    made.take("n1")
+    made.run(60)
+    assert kinds(made) == ["Ask", "AllowOnDemand", "Withdraw"]
+    assert made.state.wanted == 0
 
 
 def test_return_can_be_switched_off() -> None:

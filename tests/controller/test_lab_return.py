@@ -108,6 +108,7 @@ def test_on_demand_workers_of_a_job_return_to_spot_without_losing_a_step(
                     lab.address, node_id, deadline_s=deadline_s, why=why
                 ),
                 jobs=running_jobs,
+                stop=lambda driver: "",
                 tell=told.append,
             ),
             memory,

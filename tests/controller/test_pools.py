@@ -37,7 +37,9 @@ def test_a_preemptible_pool_has_a_day() -> None:
     cluster = ClusterPools.of(config("gcp-t4-preemptible"))
     (pool,) = cluster.pools.values()
     assert (pool.lifetime_s, pool.candidates) == (86400.0, ())
-    assert cluster.instance_types == {"gpu": "n1-standard-8"}
+    assert cluster.instance_types == {"head": "n2-standard-2", "gpu": "n1-standard-8"}
+    assert cluster.added == {"head": "", "gpu": "+nvidia-tesla-t4"}
+    assert cluster.region == "us-central1"
     assert math.isinf(ClusterPools.of(config("gcp-t4-spot")).pools["gpu"].lifetime_s)
 
 

@@ -16,6 +16,7 @@ states = st.builds(
     | st.builds(Swap, until_s=finite, began_s=finite, leaves_by_s=st.none() | finite),
     rests=st.dictionaries(st.text(), st.builds(Rest, until_s=finite)),
     hold=st.none() | st.builds(Hold, until_s=finite),
+    hurry_until_s=finite,
 )
 
 

@@ -185,6 +185,22 @@ def test_a_budget_stops_the_job_by_what_the_nodes_cost(
     assert "of $2.00 are spent" in "".join(said)
 
 
+def test_the_controller_s_way_to_stop_a_job_ends_the_one_of_its_driver_and_no_other(
+    machine: Machine, workdir: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = script(
+        workdir,
+        "import ray",
+        "from spotray.controller.applications import stop_job",
+        "ray.init(log_to_driver=False)",
+        "print('of nobody:', stop_job('ffff0000'), flush=True)",
+        "print('of this one:', stop_job(ray.get_runtime_context().get_job_id()), flush=True)",
+        "time.sleep(120)",
+    )
+    assert launch(machine, workdir, job) == 143
+    assert "of nobody: it was not submitted as a job" in capfd.readouterr().out
+
+
 def test_another_spec_under_the_same_name_is_refused_with_the_difference(
     machine: Machine, workdir: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,8 +212,12 @@ def test_another_spec_under_the_same_name_is_refused_with_the_difference(
     options = ["-y", "--no-check", "--workdir", str(workdir)]
     assert main(["launch", *options, str(other), job]) == 1
     err = capfd.readouterr().err
-    assert "-max_workers: 0 | +max_workers: 3" in err
+    assert "max_workers is 0 there and 3 in yours" in err
     assert str(Records().spec_file(machine.name)) in err
+    Records().spec_file(machine.name).unlink()  # as on another laptop
+    assert main(["launch", *options, str(other), job]) == 1
+    assert "max_workers is 0 there and 3 in yours" in capfd.readouterr().err
+    assert launch(machine, workdir, script(workdir, "print('the same spec')")) == 0
 
 
 def test_a_lost_network_is_told_and_the_last_known_state_is_shown(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spotray.events import (
+    BudgetReached,
     ClusterWentDown,
+    DeadlineNear,
     DiskDeleted,
     DiskMounted,
     Event,
@@ -133,6 +135,15 @@ def test_a_launch_is_told_in_a_few_words(event: Event, words: str) -> None:
         (
             WorkersHeld(at_s=10.0, workers=3, until_s=310.0, why="1 busy worker is taken"),
             "3 workers are asked for, for 300 s: 1 busy worker is taken",
+        ),
+        (DeadlineNear(at_s=0.0, until_s=9.0, why="on-demand first"), "on-demand first"),
+        (
+            BudgetReached(at_s=0.0, job="vit", spent_usd=5.004, max_cost_usd=5.0),
+            "job vit is stopped: $5.00 of $5.00 are spent",
+        ),
+        (
+            BudgetReached(at_s=0.0, job="vit", spent_usd=5.1, max_cost_usd=5.0, failed="no right"),
+            "job vit goes on (no right): $5.10 of $5.00 are spent",
         ),
         (
             ClusterWentDown(at_s=0.0, names=("i-1", "i-2"), head=False, why="idle for 30 min"),

@@ -36,6 +36,7 @@ class PersistentDisks:
         project: str,
         region: str,
         *,
+        credentials: Any = None,
         client: Callable[[Any], Any] | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -44,13 +45,13 @@ class PersistentDisks:
         Args:
             project: its id.
             region: where.
-            client: makes a client of a class of google-cloud-compute; None: with the
-                credentials of the environment.
+            credentials: of google-auth; None: those of the environment.
+            client: makes a client of a class of google-cloud-compute; None: with them.
             clock: waits for operations.
         """
         from google.cloud import compute_v1
 
-        make = client or (lambda cls: cls())
+        make = client or (lambda cls: cls(credentials=credentials))
         self._types: Any = compute_v1
         self._disks, self._instances = (
             make(compute_v1.DisksClient),

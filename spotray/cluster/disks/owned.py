@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from spotray.cloud.disks import Disk, Disks
@@ -21,6 +21,7 @@ class Place:
     cloud: str
     region: str
     project: str = ""  # GCP
+    credentials: Mapping[str, Any] = field(default_factory=dict, repr=False)  # GCP: of its YAML
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,15 +55,24 @@ def place_of(config: Mapping[str, Any]) -> Place:
         cloud=cloud,
         region=str(told["provider.region"]),
         project=str(told.get("provider.project_id") or ""),
+        credentials=mapping(provider, "gcp_credentials") if cloud == "gcp" else {},
     )
 
 
 def open_disks(place: Place) -> Disks:
-    """The cloud's disks there, stopped nodes included, with the environment's credentials."""
+    """The cloud's disks there, stopped nodes included, with the credentials of its YAML.
+
+    Where that names none, with those of the environment.
+
+    Raises:
+        ConfigError: they are not of the form that Ray takes.
+    """
     if place.cloud == "gcp":
+        from spotray.cloud.gcp.account import credentials_of
         from spotray.cloud.gcp.kept import KeptDisks
 
-        return KeptDisks(place.project, place.region)
+        credentials = credentials_of(place.credentials)
+        return KeptDisks(place.project, place.region, credentials=credentials)
     from spotray.cloud.aws.disks import EbsDisks
 
     return EbsDisks(place.region)

@@ -74,6 +74,7 @@ class DiskSupply:
         cluster: str,
         tell: Callable[[Event], None],
         clock: Clock,
+        no_right: str,
         foreign: tuple[type[Exception], ...] = (),
     ) -> None:
         """Nothing is asked yet.
@@ -84,12 +85,14 @@ class DiskSupply:
             cluster: its name.
             tell: takes the events; must return at once.
             clock: tells the time.
+            no_right: the cure where the head may not do it, in this cloud's words.
             foreign: errors of the cloud's SDK that are none of ours.
         """
         self._wanted = wanted
         self._make_disks = disks
         self._made_disks: Disks | None = None
         self._cluster, self._tell, self._clock = cluster, tell, clock
+        self._no_right = no_right
         self._troubles: tuple[type[Exception], ...] = (SpotrayError, *foreign)
         self._being_given: set[str] = set()  # ids and "zone slot"s, so that threads do not race
         self._unusable: set[str] = set()  # ids of disks that could not be mounted
@@ -143,9 +146,7 @@ class DiskSupply:
         try:
             return self._give(node, node_type, zone, wanted, began_s)
         except self._troubles as exc:
-            cure = ""
-            if isinstance(exc, NotPermittedError):
-                cure = ": `spotray cluster prepare` gives the head that right"
+            cure = f": {self._no_right}" if isinstance(exc, NotPermittedError) else ""
             self._warn(f"{node} in {zone} goes without a data disk: {exc}{cure}")
             return None
 

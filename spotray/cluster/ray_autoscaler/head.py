@@ -38,6 +38,7 @@ class RayNode:
     busy: bool
     leaves_by_s: float | None
     death: int | None
+    ended_s: float | None = None  # None: it is alive, or Ray does not know
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +81,7 @@ class RayHead:
                     busy=node.state_snapshot.state != NodeSnapshot.IDLE,
                     leaves_by_s=draining[node_id] / 1000 if node_id in draining else None,
                     death=None if alive else int(node.death_info.reason),
+                    ended_s=node.end_time_ms / 1000 if node.end_time_ms else None,
                 )
             )
         return nodes

@@ -13,6 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlparse
 
+import pytest
+
 from spotray.clock import Clock
 
 ROOT = "/compute/v1/projects/p"
@@ -36,6 +38,7 @@ class FakeCompute:
         self.refuses: dict[str, tuple[int, str]] = {}  # verb -> the call's status and reason
         self.fails: dict[str, str] = {}  # verb -> the error that its operation ends in
         self.calls: list[str] = []
+        self.tokens: set[str] = set()  # that calls came with
         self.slow = 0  # so often an operation is still running when somebody asks
         self.port = 0
         self._ids = itertools.count(1)
@@ -53,6 +56,18 @@ class FakeCompute:
                 credentials=AnonymousCredentials(),
             )
         )
+
+    def stands_for_google(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Clients that nobody here made talk to this, too, until the end of the test."""
+        from google.auth.transport.requests import AuthorizedSession
+
+        real = AuthorizedSession.request
+
+        def request(session: Any, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
+            here = url.replace("https://compute.googleapis.com", f"http://127.0.0.1:{self.port}")
+            return real(session, method, here, *args, **kwargs)
+
+        monkeypatch.setattr(AuthorizedSession, "request", request)
 
     def answer(self, method: str, url: str, body: dict[str, Any]) -> dict[str, Any]:
         """What Google would say to one call."""
@@ -208,6 +223,7 @@ def serving(compute: FakeCompute) -> Iterator[FakeCompute]:
         def _reply(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length) or b"{}")
+            compute.tokens.add(self.headers.get("Authorization", ""))
             try:
                 status, answer = 200, compute.answer(self.command, self.path, body)
             except Refused as exc:

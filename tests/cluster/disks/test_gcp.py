@@ -12,7 +12,7 @@ import pytest
 from spotray.cloud.gcp.disks import PersistentDisks
 from spotray.cloud.gcp.kept import KeptDisks
 from spotray.cluster.disks.boot import LAUNCH_LABEL
-from spotray.cluster.disks.owned import delete, owned
+from spotray.cluster.disks.owned import delete, open_disks, owned, place_of
 from spotray.cluster.gcp import SpotNodeProvider
 from spotray.cluster.markets import check_provider
 from spotray.errors import DiskNotFree
@@ -133,7 +133,7 @@ def test_two_providers_that_make_the_same_slot_are_told_apart(disky: Nodes) -> N
     ("refused", "failed", "word"),
     [
         ({"make": (403, "quotaExceeded")}, {}, "quotaExceeded"),
-        ({"make": (403, "forbidden")}, {}, "spotray cluster prepare"),
+        ({"make": (403, "forbidden")}, {}, "the role Compute Admin"),
         ({"attach": (503, "backendError")}, {}, "backendError"),
         ({"list": (400, "brandNew")}, {}, "list is refused"),
         ({}, {"make": "BRAND_NEW"}, "BRAND_NEW"),
@@ -148,6 +148,30 @@ def test_the_node_goes_without_a_disk_and_the_journal_says_why(
     assert disky.give(name) is None
     (warned,) = disky.told(Warned)
     assert word in warned.what
+
+
+def test_disks_are_asked_for_with_the_credentials_of_the_yaml(
+    gce: EmulatedGCE, compute: FakeCompute, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "there is none"))
+    config = {
+        "type": "external",
+        "module": "spotray.cluster.gcp.SpotNodeProvider",
+        "region": REGION,
+        "availability_zone": ZONES[0],
+        "project_id": "p",
+        "gcp_credentials": {"type": "credentials_token", "credentials": "of-the-yaml"},
+        "launch_memory": str(tmp_path / "launches.jsonl"),
+        "markets": {"gpu": {"data_disk": {"size_gb": 200}}},
+    }
+    compute.stands_for_google(monkeypatch)
+    provider = SpotNodeProvider(config, "test", clock=gce.clock, compute=gce)
+    (name,) = provider.create_node(dict(NODE_CONFIG), worker_labels(), 1)
+    zone = provider.market_of(name).zone
+    assert provider.data_disks.give(name, node_type="gpu", zone=zone) is not None
+    place = place_of({"cluster_name": "test", "provider": config})
+    assert [one.slot for one in open_disks(place).listed("test")] == ["gpu-0"]
+    assert compute.tokens == {"Bearer of-the-yaml"}
 
 
 def test_an_operation_that_takes_a_while_is_waited_for(disky: Nodes) -> None:
