@@ -27,11 +27,12 @@ done
 # Its own devices, so that a disk is seen by the machine that has it.
 mount -t tmpfs -o mode=755 tmpfs "$root/dev"
 mkdir -p "$root"/dev/{disk/by-id,pts,shm}
-for device in full null ptmx random tty urandom zero; do
+for device in full null random tty urandom zero; do
     touch "$root/dev/$device"
     mount --bind "/dev/$device" "$root/dev/$device"
 done
-mount --bind /dev/pts "$root/dev/pts"
+mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts "$root/dev/pts"
+ln -s pts/ptmx "$root/dev/ptmx"
 ln -s /proc/self/fd "$root/dev/fd"
 for number in 0:stdin 1:stdout 2:stderr; do
     ln -s "/proc/self/fd/${number%%:*}" "$root/dev/${number##*:}"

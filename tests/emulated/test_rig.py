@@ -113,6 +113,10 @@ def test_an_instance_is_a_machine_of_its_own(cloud: Cloud, instance: str) -> Non
     cloud.do("kill", name=other)
 
 
+def test_an_instance_has_terminals_of_its_own(cloud: Cloud, instance: str) -> None:
+    assert ssh(cloud, instance, "script -qec tty /dev/null") == "/dev/pts/0"
+
+
 def test_an_instance_reaches_the_cloud_and_nothing_else(cloud: Cloud, instance: str) -> None:
     there = ssh(cloud, instance, "curl -s -o /dev/null -w %{http_code} $AWS_ENDPOINT_URL/moto-api/")
     assert there == "200"
