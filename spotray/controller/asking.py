@@ -13,13 +13,17 @@ Bundle = Mapping[str, float]
 
 
 def whole_node(totals: Iterable[Bundle]) -> dict[str, float]:
-    """What only one of can be on each of these nodes: all GPUs, or else all CPUs."""
+    """What only one of can be on each of these nodes, and nothing beside it: all GPUs and CPUs.
+
+    Both, for a job may leave one of them alone, and the autoscaler would pack this there.
+    """
     nodes = list(totals)
+    whole = {}
     for resource in ("GPU", "CPU"):
         amounts = [node[resource] for node in nodes if node.get(resource)]
         if amounts and len(amounts) == len(nodes):
-            return {resource: min(amounts)}
-    return {}
+            whole[resource] = min(amounts)
+    return whole
 
 
 def missing_nodes(

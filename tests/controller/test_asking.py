@@ -35,10 +35,16 @@ def test_all_together_is_never_more_than_anybody_wants(wanted: int, there: int, 
     assert asked + jobs == max(wanted, jobs)
 
 
-def test_a_whole_node_is_its_gpus_or_else_its_cpus() -> None:
-    assert whole_node([GPU_NODE, {"GPU": 2.0, "CPU": 8.0}]) == {"GPU": 1.0}
+def test_a_whole_node_is_what_all_of_them_have() -> None:
+    assert whole_node([GPU_NODE, {"GPU": 2.0, "CPU": 8.0}]) == GPU_NODE
     assert whole_node([{"CPU": 4.0}, GPU_NODE]) == {"CPU": 4.0}
     assert whole_node([]) == {}
+
+
+@pytest.mark.parametrize("job", [{"CPU": 1.0}, {"GPU": 1.0}, {"CPU": 0.5, "GPU": 0.5}])
+def test_a_whole_node_does_not_fit_beside_a_job(job: dict[str, float]) -> None:
+    left = {resource: amount - job.get(resource, 0.0) for resource, amount in GPU_NODE.items()}
+    assert any(left[resource] < amount for resource, amount in whole_node([GPU_NODE]).items())
 
 
 def test_own_requests_are_told_from_those_of_others() -> None:

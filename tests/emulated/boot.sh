@@ -24,7 +24,19 @@ for entry in /*; do
         mount --rbind "$entry" "$root$entry"
     fi
 done
-mount --rbind /dev "$root/dev"
+# Its own devices, so that a disk is seen by the machine that has it.
+mount -t tmpfs -o mode=755 tmpfs "$root/dev"
+mkdir -p "$root"/dev/{disk/by-id,pts,shm}
+for device in full null random tty urandom zero; do
+    touch "$root/dev/$device"
+    mount --bind "/dev/$device" "$root/dev/$device"
+done
+mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts "$root/dev/pts"
+ln -s pts/ptmx "$root/dev/ptmx"
+ln -s /proc/self/fd "$root/dev/fd"
+for number in 0:stdin 1:stdout 2:stderr; do
+    ln -s "/proc/self/fd/${number%%:*}" "$root/dev/${number##*:}"
+done
 mount --rbind /sys "$root/sys"
 mount -t proc proc "$root/proc"
 mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"

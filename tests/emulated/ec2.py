@@ -25,6 +25,8 @@ from werkzeug.serving import make_server
 REGION = "us-west-2"
 PORT = 5000
 _REASONS = {"spot": "Server.SpotInstanceTermination", "loss": "Server.InternalError"}
+_NAMES = re.compile(r"InstanceId(\.\d+)?|VolumeId")
+_CHANGING = ("RunInstances", "TerminateInstances", "StopInstances", "AttachVolume")
 _SILENT = ("DescribeInstances", "DescribeTags")  # Ray asks these every few seconds
 
 
@@ -36,7 +38,7 @@ class Call:
     by: str  # the caller's address
     action: str
     error: str = ""
-    names: tuple[str, ...] = ()  # instances: those made, or those that the call is about
+    names: tuple[str, ...] = ()  # instances made, or instances and volume that it is about
     instance_type: str = ""
     zone: str = ""
     spot: bool = False
@@ -63,11 +65,14 @@ class Refusal:
 class EC2:
     """The API, served on all addresses of the rig.
 
-    ``changed`` is called, from any thread, when instances may have come or gone; what a
-    machine sends to ``/tell`` goes to ``told``, with its time and its sender.
+    ``changed`` is called, from any thread, when instances may have come or gone, or got a
+    volume; ``attaching``, with a volume's id and an instance's, before one is attached:
+    the error's code if it may not be. What a machine sends to ``/tell`` goes to ``told``,
+    with its time and its sender.
     """
 
     changed: Callable[[], None]
+    attaching: Callable[[str, str], str]
     calls: list[Call] = field(default_factory=list)
     told: list[dict[str, Any]] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
@@ -89,6 +94,10 @@ class EC2:
         """moto's own, also those that ended."""
         reservations = list(self.backend.reservations.values())
         return [one for group in reservations for one in list(group.instances)]
+
+    def volumes(self) -> list[Any]:
+        """moto's own, but for boot disks."""
+        return [one for one in list(self.backend.volumes.values()) if one.get_tags()]
 
     def ended(self, name: str, *, by: str) -> None:
         """The cloud itself ended an instance; ``by``: "spot" or "loss"."""
@@ -115,6 +124,11 @@ class EC2:
             if call.action == "RunInstances" and refusal.fits(call):
                 self._log(call, error=refusal.code)
                 return _reply(start, "500 Error", _error(refusal.code), "text/xml")
+        if call.action == "AttachVolume":  # moto gives any to anybody
+            code = self.attaching(form["VolumeId"], form["InstanceId"])
+            if code:
+                self._log(call, error=code)
+                return _reply(start, "400 Error", _error(code), "text/xml")
         if call.action == "RunInstances":
             # moto makes as few as it may, EC2 as many as it can.
             body = urlencode(form | {"MinCount": form["MaxCount"]}).encode()
@@ -150,7 +164,7 @@ class EC2:
                     self.backend.associate_iam_instance_profile(name, profile)
         else:
             self._log(call)
-        if call.action in ("RunInstances", "TerminateInstances", "StopInstances"):
+        if call.action in _CHANGING:
             self.changed()
         return [answer]
 
@@ -162,7 +176,7 @@ class EC2:
             at_s=time.time(),
             by=by,
             action=form["Action"],
-            names=tuple(form[key] for key in sorted(form) if key.startswith("InstanceId.")),
+            names=tuple(form[key] for key in sorted(form) if _NAMES.fullmatch(key)),
             instance_type=form.get("InstanceType", ""),
             zone=zone,
             spot=form.get("InstanceMarketOptions.MarketType") == "spot",

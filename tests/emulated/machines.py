@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ NETWORK_BITS = 16
 USER, UID = "ubuntu", 20001  # a machine's user; an id that this machine's users hardly have
 _BOOT = Path(__file__).with_name("boot.sh")
 _HALT_S = 5.0
+_NVME = "nvme-Amazon_Elastic_Block_Store_"
 _SSHD = """\
 Port 22
 HostKey /run/host_key
@@ -89,6 +91,14 @@ class Machine:
         pid = self._process.pid
         return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
+    def plug_in_disk(self, name: str, device: int) -> None:
+        """Let it see a block device as instances on Nitro see a volume of that id."""
+        dev = Path(f"/proc/{self.pid}/root/dev")
+        node = dev / f"nvme{len(list(dev.glob('nvme*'))) + 1}n1"
+        os.mknod(node, stat.S_IFBLK | 0o600, device)
+        link = dev / "disk" / "by-id" / f"{_NVME}{name.replace('-', '')}"
+        link.symlink_to(f"../../{node.name}")
+
     def unplug(self) -> None:
         """Cut its network, without a word to anybody it talked to."""
         _sh(f"ip link set {self._veth} nomaster down")
@@ -138,6 +148,9 @@ class Machine:
         (home / ".ssh").mkdir()
         (home / ".ssh" / "authorized_keys").write_text(public_key + "\n")
         _install(home)
+        as_root = run / "as_root"
+        shutil.copy(program("setpriv"), as_root)
+        as_root.chmod(0o4755)
         for path in (home, *home.rglob("*")):
             os.chown(path, UID, UID, follow_symlinks=False)
         (home / ".ssh").chmod(0o700)
@@ -177,6 +190,14 @@ def _install(home: Path) -> None:
         "fi\n"
     )
     uv.chmod(0o755)
+    sudo = uv.with_name("sudo")
+    sudo.write_text(
+        "#!/bin/bash\n"
+        "# Stands for sudo, which this machine's images may lack.\n"
+        "exec /run/as_root --reuid=0 --regid=0 --clear-groups -- "
+        'env PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"\n'
+    )
+    sudo.chmod(0o755)
 
 
 def make_network() -> None:

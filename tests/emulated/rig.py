@@ -27,6 +27,7 @@ from tests.emulated import imds
 from tests.emulated.ec2 import EC2, PORT, Refusal
 from tests.emulated.machines import GATEWAY, Machine, make_network
 from tests.emulated.needs import program
+from tests.emulated.volumes import Volumes
 
 ENDPOINT = f"http://{GATEWAY}:{PORT}"
 LAPTOP_IP = "172.31.255.10"
@@ -56,8 +57,11 @@ class Rig:
         subprocess.run(keygen, check=True)
         self._pythons = [Path(sys.prefix), Path(sys.base_prefix)]
         self._wake = threading.Event()
-        self._ec2 = EC2(self._wake.set)
+        self._ec2 = EC2(self._wake.set, self._attaching)
+        self._volumes = Volumes(_FOLDER / "volumes")
+        self._has: dict[str, str] = {}  # volume id -> the instance whose machine sees it
         self._machines: dict[str, Machine] = {}  # instance id -> while it is there
+        self._ended_s: dict[str, float] = {}
         self._deadlines: dict[str, float] = {}
         self._hints: dict[str, float] = {}
         self._take_after_s: float | None = None
@@ -91,9 +95,23 @@ class Rig:
                 "state": one._state.name,
                 "why": one.state_reason.code if one.state_reason else "",
                 "runs": one.id in self._machines,
+                "ended_s": self._ended_s.get(one.id, 0.0),
                 "tags": {tag["key"]: tag["value"] for tag in one.get_tags()},
             }
             for one in self._ec2.instances()
+        ]
+
+    def volumes(self) -> list[dict[str, Any]]:
+        """Those that have tags, which boot disks have not."""
+        return [
+            {
+                "name": one.id,
+                "zone": one.zone.name,
+                "state": one.status,
+                "on": one.attachment.instance.id if one.attachment else "",
+                "tags": {tag["key"]: tag["value"] for tag in one.get_tags()},
+            }
+            for one in self._ec2.volumes()
         ]
 
     def refuse(self, **rule: Any) -> None:
@@ -141,9 +159,17 @@ class Rig:
 
     def read(self, name: str, path: str) -> str | None:
         """A text file of a machine, also of one that ended; None if there is none."""
-        folder = "laptop" if name == "laptop" else f"nodes/{name}"
-        file = _FOLDER / folder / "root" / path.lstrip("/")
+        file = self._inside(name) / path.lstrip("/")
         return file.read_text(errors="replace") if file.is_file() else None
+
+    def write(self, name: str, path: str, text: str) -> None:
+        """A text file on a machine that runs."""
+        (self._inside(name) / path.lstrip("/")).write_text(text)
+
+    def _inside(self, name: str) -> Path:
+        if name in self._machines:  # with the disks that it has mounted
+            return Path(f"/proc/{self._machines[name].pid}/root")
+        return _FOLDER / ("laptop" if name == "laptop" else f"nodes/{name}") / "root"
 
     def save(self, to: str) -> None:
         """Copy what the machines wrote into a folder outside."""
@@ -172,6 +198,32 @@ class Rig:
                         self._follow_one(instance)
                 except Exception:  # the others are not to be kept waiting
                     traceback.print_exc()
+            for volume in self._ec2.volumes():
+                with self._lock:
+                    self._follow_volume(volume)
+
+    def _follow_volume(self, volume: Any) -> None:
+        name = volume.attachment.instance.id if volume.attachment else ""
+        if name in self._machines and self._has.get(volume.id) != name:
+            self._has[volume.id] = name
+            self._machines[name].plug_in_disk(volume.id, self._volumes.device(volume.id))
+
+    def _attaching(self, volume_id: str, name: str) -> str:
+        """Why EC2 would not attach a volume; empty if it would."""
+        with self._lock:
+            volume, instance = self._ec2.backend.get_volume(volume_id), self._instance(name)
+            if volume.attachment:
+                return "VolumeInUse"
+            if volume.zone.name != instance.placement.zone:
+                return "InvalidVolume.ZoneMismatch"
+            if name not in self._machines:
+                return "IncorrectState"
+            if before := self._has.pop(volume_id, ""):
+                self._follow_one(self._instance(before))  # not before that one is gone for good
+            return ""
+
+    def _instance(self, name: str) -> Any:
+        return self._ec2.backend.get_instance(name)
 
     def _follow_one(self, instance: Any) -> None:
         runs = instance._state.name in ("pending", "running")
@@ -198,6 +250,7 @@ class Rig:
         machine = self._machines.pop(name, None)
         if machine is not None:
             machine.destroy() if silent else machine.halt()
+            self._ended_s[name] = time.time()
 
     def _reclaim(self, name: str) -> None:
         with self._lock:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.emulated.cloud import CHECKOUT, emulated_cloud, wait_for
 from tests.emulated.needs import missing
-from tests.emulated.test_rig import launch, ssh
+from tests.emulated.test_rig import attach, launch, ssh
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -67,6 +67,12 @@ def assert_nothing_is_left(before: Machine, family: list[psutil.Process], tempor
     assert list(temporary.iterdir()) == []
 
 
+def loops_of(volume: str) -> list[Path]:
+    """The block devices of this machine that hold a volume."""
+    files = Path("/sys/block").glob("loop*/loop/backing_file")
+    return [file for file in files if volume in file.read_text()]
+
+
 def is_alive(process: psutil.Process) -> bool:
     try:
         return process.status() != psutil.STATUS_ZOMBIE
@@ -83,9 +89,12 @@ def test_nothing_is_left_of_a_cloud_that_was_closed(
         (name,) = launch(cloud)
         ssh(cloud, name, "setsid sleep 1000 >/dev/null 2>&1 &")
         assert Machine.now() == before  # nothing of it is seen from outside
+        volume = attach(cloud, name)
+        wait_for(lambda: loops_of(volume), "the volume's device")
         family = psutil.Process(cloud.rig_pid).children(recursive=True)
         family.append(psutil.Process(cloud.rig_pid))
     assert_nothing_is_left(before, family, tmp_path)
+    wait_for(lambda: not loops_of(volume), "the end of the volume's device", timeout_s=10)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -28,6 +28,20 @@ except ec2.exceptions.ClientError as exc:
 else:
     print(json.dumps([one["InstanceId"] for one in made["Instances"]]))
 """
+_VOLUME = """
+import boto3, sys
+ec2, (name, zone, volume) = boto3.client("ec2"), sys.argv[1:]
+if not volume:
+    tags = [{"ResourceType": "volume", "Tags": [{"Key": "of", "Value": "test"}]}]
+    made = ec2.create_volume(AvailabilityZone=zone, Size=20, TagSpecifications=tags)
+    volume = made["VolumeId"]
+try:
+    ec2.attach_volume(VolumeId=volume, InstanceId=name, Device="/dev/sdf")
+except ec2.exceptions.ClientError as exc:
+    print(exc.response["Error"]["Code"])
+else:
+    print(volume)
+"""
 SPOT = {"InstanceMarketOptions": {"MarketType": "spot"}}
 
 
@@ -37,6 +51,21 @@ def launch(cloud: Cloud, *, zone: str = "us-west-2a", count: int = 1, **asked: A
     told = json.dumps({"zone": zone, **counts, **asked})
     once = {"AWS_MAX_ATTEMPTS": "1"}
     return json.loads(cloud.run("python", "-c", _LAUNCH, told, environment=once))
+
+
+def attach(cloud: Cloud, name: str, volume: str = "", *, zone: str = "us-west-2a") -> str:
+    """The id of the volume, a new one if none is given, or EC2's code."""
+    wait_for(lambda: cloud.instances(name=name, runs=True), "the machine")
+    once = {"AWS_MAX_ATTEMPTS": "1"}
+    return cloud.run("python", "-c", _VOLUME, name, zone, volume, environment=once).strip()
+
+
+def device(volume: str) -> str:
+    return f"/dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_{volume.replace('-', '')}"
+
+
+def has(cloud: Cloud, name: str, block_device: str) -> bool:
+    return ssh(cloud, name, f"test -b {block_device} && echo yes || echo no") == "yes"
 
 
 def ssh(cloud: Cloud, name: str, command: str) -> str:
@@ -82,6 +111,10 @@ def test_an_instance_is_a_machine_of_its_own(cloud: Cloud, instance: str) -> Non
     (me,) = cloud.instances(name=instance)
     assert seen.splitlines()[-3:] == [f"ip-{me['ip'].replace('.', '-')}", "1", "ubuntu"]
     cloud.do("kill", name=other)
+
+
+def test_an_instance_has_terminals_of_its_own(cloud: Cloud, instance: str) -> None:
+    assert ssh(cloud, instance, "script -qec tty /dev/null") == "/dev/pts/0"
 
 
 def test_an_instance_reaches_the_cloud_and_nothing_else(cloud: Cloud, instance: str) -> None:
@@ -166,6 +199,26 @@ def test_only_what_a_rule_names_is_refused_and_every_call_is_in_the_log(cloud: C
     ]
     for name in made:
         wait_for(lambda name=name: cloud.instances(name=name, runs=True), "the machine")
+        cloud.do("kill", name=name)
+
+
+def test_a_volume_is_on_one_instance_at_a_time_and_keeps_what_is_written(cloud: Cloud) -> None:
+    first, second = launch(cloud, count=2)
+    volume = attach(cloud, first)
+    sudo = "~/.local/bin/sudo"
+    wait_for(lambda: has(cloud, first, device(volume)), "the device")
+    format_it = f"{sudo} mkfs.ext4 -q {device(volume)}"
+    mount = f"{sudo} mkdir -p /data && {sudo} mount {device(volume)} /data"
+    ssh(cloud, first, f"{format_it} && {mount} && echo kept | {sudo} tee /data/file")
+    assert not has(cloud, second, device(volume))
+    assert attach(cloud, second, volume) == "VolumeInUse"
+    (elsewhere,) = launch(cloud, zone="us-west-2b")
+    cloud.do("kill", name=first)
+    assert attach(cloud, elsewhere, volume) == "InvalidVolume.ZoneMismatch"
+    assert attach(cloud, second, volume) == volume
+    wait_for(lambda: has(cloud, second, device(volume)), "the device")
+    assert ssh(cloud, second, f"{mount} && cat /data/file") == "kept"
+    for name in (second, elsewhere):
         cloud.do("kill", name=name)
 
 

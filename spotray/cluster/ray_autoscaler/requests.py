@@ -3,7 +3,8 @@
 Its standing request is one for the whole cluster, which each caller of Ray's own
 ``request_resources`` replaces. Ray Train and Ray Data, and so spotray's jobs, hand theirs
 to one actor that adds them up; this file does the same. What an application asks for by
-``request_resources`` itself is overwritten then, as it is by Ray Train.
+``request_resources`` itself is overwritten as soon as there is that actor, as it is by Ray
+Train: so nobody here makes one for nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import ray
 from ray.data._internal.cluster_autoscaler.base_autoscaling_coordinator import (
@@ -26,6 +28,7 @@ from spotray.errors import ClusterUnreachable
 log = logging.getLogger(__name__)
 
 _CALL_S = 5.0
+_COORDINATOR = "AutoscalingCoordinator"  # its name and its namespace
 _EXPIRES_S = 60.0  # if this process dies, nobody asks on in its name for longer
 _RENEW_S = 15.0
 
@@ -58,8 +61,8 @@ class NodeRequest:
             return
         self._known = False
         try:
-            actor = get_or_create_autoscaling_coordinator()
             if wanted:
+                actor = get_or_create_autoscaling_coordinator()
                 call = actor.request_resources.remote(
                     requester_id=self._requester,
                     resources=wanted,
@@ -67,9 +70,17 @@ class NodeRequest:
                     # Jobs have the first choice of the nodes that are there.
                     priority=ResourceRequestPriority.LOW,
                 )
-            else:
-                call = actor.cancel_request.remote(requester_id=self._requester)
-            ray.get(call, timeout=_CALL_S)
+                ray.get(call, timeout=_CALL_S)
+            elif (actor := _coordinator()) is not None:
+                ray.get(actor.cancel_request.remote(self._requester), timeout=_CALL_S)
         except RayError as exc:
             raise ClusterUnreachable(f"Ray's autoscaling coordinator: {exc}") from exc
         self._bundles, self._renewed_at, self._known = wanted, now, True
+
+
+def _coordinator() -> Any:
+    """The actor that adds requests up, if there is one."""
+    try:
+        return ray.get_actor(_COORDINATOR, namespace=_COORDINATOR)
+    except ValueError:
+        return None
