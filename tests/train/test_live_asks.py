@@ -126,6 +126,12 @@ def test_a_job_begins_from_what_another_saved_with_its_own_settings(
     assert [(e.step, e.source) for e in of(clone, Restored)] == [(2 * STEPS_PER_EPOCH, "other job")]
     # The same settings here, so the same end: nothing of the state was left behind.
     assert ended["sha256"] == end["sha256"]
+    # One that is chosen just as the donor comes to its end has nothing left to do.
+    late = pools("late", resume=of(donor, CheckpointCommitted)[-1].path, epochs=3)
+    late.start(1)
+    assert [one["sha256"] for one in late.finished()] == [end["sha256"]]
+    assert [(e.step, e.source) for e in of(late, Restored)] == [(3 * STEPS_PER_EPOCH, "other job")]
+    assert not of(late, Reported)
 
 
 @pytest.mark.parametrize("lost", [0, 1])
