@@ -20,7 +20,7 @@ from benchmarks.tuning import jobs, measure
 from benchmarks.tuning.jobs import WORKERS, Size
 from benchmarks.tuning.schedule import Change, Loss, Taker, replay, script
 from benchmarks.tuning.systems import BASELINE, SYSTEMS, SpotNodes, Sweep, System
-from spotray.errors import ConfigError, LabError
+from spotray.errors import ConfigError, LabError, TraceError
 from spotray.lab import processes
 from spotray.lab.lab import Lab
 from spotray.lab.scenario import Scenario
@@ -337,7 +337,11 @@ def size_of(arguments: Any) -> Size:
 
 
 def schedule_of(arguments: Any, scheduler: str, size: Size) -> tuple[int, Sequence[Loss | Change]]:
-    """Nodes that the market holds at the start, and what it takes when."""
+    """Nodes that the market holds at the start, and what it takes when.
+
+    Raises:
+        TraceError: the file is no trace of nodes, or has none where a sweep needs one.
+    """
     if arguments.trace is None:
         losses = QUICK_LOSSES if arguments.quick else LOSSES
         losses = losses if arguments.losses is None else arguments.losses
@@ -347,6 +351,7 @@ def schedule_of(arguments: Any, scheduler: str, size: Size) -> tuple[int, Sequen
     from_s = arguments.trace_from * 3600.0
     changes = replay(
         trace,
+        most=WORKERS,
         from_s=from_s,
         until_s=from_s + arguments.trace_hours * 3600.0,
         time_scale=arguments.trace_scale,
@@ -398,15 +403,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--losses", type=bench.at_least(0), metavar="N", help="of nodes; default: 6, or 3"
     )
     arguments = parser.parse_args(argv)
+    size = size_of(arguments)
+    try:
+        sweeps = [
+            (system, scheduler, schedule_of(arguments, scheduler, size))
+            for system, scheduler in plan(arguments)
+        ]
+    except TraceError as exc:
+        parser.error(str(exc))
     bench.end_like_ctrl_c()
     processes.adopt_orphans()
-    size = size_of(arguments)
-    sweeps = plan(arguments)
     rows: list[dict[str, Any]] = []
     try:
-        for system, scheduler in sweeps:
+        for system, scheduler, (first_nodes, schedule) in sweeps:
             bench.say(f"{system}, {scheduler}: {size.trials} trials of {size.steps} steps")
-            first_nodes, schedule = schedule_of(arguments, scheduler, size)
             rows += measure_one(
                 SYSTEMS[system],
                 scheduler,

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from spotray.errors import LabError
+from spotray.errors import LabError, TraceError
 from spotray.market.trace import Trace
 
 Kind = Literal["kill", "notice"]
@@ -63,22 +63,37 @@ def script(losses: int, *, steps: int) -> list[Loss]:
     ]
 
 
-def replay(trace: Trace, *, from_s: float, until_s: float, time_scale: float) -> list[Change]:
+def replay(
+    trace: Trace, *, most: int, from_s: float, until_s: float, time_scale: float
+) -> list[Change]:
     """What a market's trace does to a sweep, with both kinds of losses in turn.
 
     Args:
         trace: Nodes that could be held.
+        most: Nodes that the sweep has at most: what the market holds beyond is nobody's.
         from_s: Where in it the sweep begins, seconds of the market's time.
         until_s: From where on the market holds what it held then, likewise.
         time_scale: Seconds of the market's time in one second.
+
+    Raises:
+        TraceError: it is no trace of nodes, or there is none at the start or left at the end,
+            where a sweep would wait for ever.
     """
     kinds: itertools.cycle[Kind] = itertools.cycle(("kill", "notice"))
-    before = trace.capacity_at(from_s)
+    before = min(most, trace.capacity_at(from_s))
+    for end_s in (from_s, until_s):
+        if trace.capacity_at(end_s) == 0:
+            raise TraceError(
+                f"{trace.source}: no node at hour {end_s / 3600:g}, where a sweep would wait "
+                "for ever: choose other hours"
+            )
     changes: list[Change] = []
-    for market_s, value in trace.changes():
+    for market_s, _ in trace.changes():
         if not from_s < market_s <= until_s:
             continue
-        nodes = int(value)
+        nodes = min(most, trace.capacity_at(market_s))
+        if nodes == before:
+            continue
         kind = next(kinds) if nodes < before else "kill"
         changes.append(Change(at_s=(market_s - from_s) / time_scale, nodes=nodes, kind=kind))
         before = nodes

@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util import list_named_actors
 
-from spotray.cluster.job_actors import NAMESPACE, job_of
+from spotray.cluster.job_actors import NAMESPACE, job_of, sweep_of
 from spotray.cluster.ray_autoscaler.head import INTERNAL
 from spotray.controller.progress import JobSeen
 from spotray.errors import ClusterUnreachable
@@ -42,6 +42,8 @@ def connect(ray_address: str) -> None:
 def running_jobs() -> list[Mapping[str, Any]]:
     """What each job's coordinator says of it, with its ``name``; who does not answer is left out.
 
+    The trials of a sweep are a job each, ``sweep/trial``.
+
     Raises:
         ClusterUnreachable: Ray does not answer.
     """
@@ -51,23 +53,32 @@ def running_jobs() -> list[Mapping[str, Any]]:
         raise ClusterUnreachable(f"Ray does not list its actors: {exc}") from exc
     asked: dict[Any, str] = {}
     for actor in actors:
-        job = job_of(actor["name"])
-        if actor["namespace"] != NAMESPACE or job is None:
+        name = job_of(actor["name"]) or sweep_of(actor["name"])
+        if actor["namespace"] != NAMESPACE or name is None:
             continue
         try:
-            asked[ray.get_actor(actor["name"], namespace=NAMESPACE).status.remote()] = job
+            asked[ray.get_actor(actor["name"], namespace=NAMESPACE).status.remote()] = name
         except (ValueError, RayError) as exc:  # it has just ended
-            log.debug("job %s: %s", job, exc)
+            log.debug("job %s: %s", name, exc)
     if not asked:
         return []
     ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_CALL_S)
     found: list[Mapping[str, Any]] = []
     for answer in ready:
         try:
-            found.append({**ray.get(answer), "name": asked[answer]})
+            found += jobs_told(asked[answer], ray.get(answer))
         except RayError as exc:
             log.debug("job %s: %s", asked[answer], exc)
     return found
+
+
+def jobs_told(
+    name: str, status: Mapping[str, Any] | Mapping[str, Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """A coordinator's answer as jobs: its own, or each of the trials of a sweep."""
+    if "step" in status:
+        return [{**status, "name": name}]
+    return [{**trial, "name": f"{name}/{run}"} for run, trial in status.items()]
 
 
 def jobs_seen(told: list[Mapping[str, Any]]) -> list[JobSeen]:

@@ -195,6 +195,7 @@ class Meetings:
             try:
                 reports = tuple(self._reports.unasked)
                 ask = Ask(step=now.step, epoch=now.epoch, reports=reports)
+                self._reports.settle()
                 if session.member.ask(ask) == SAVE:
                     self._save_as_asked(session.member, session.world)
                     continue

@@ -80,6 +80,18 @@ class Reports:
         self._recent = deque((r for r in self._recent if r.step <= step), maxlen=_KEPT_REPORTS)
         self.unasked = [r for r in self.unasked if r["step"] <= step]
 
+    def settle(self) -> None:
+        """Return when what was told is in storage: this job's processes may all be lost next.
+
+        Who decides whether to go on hears of a report by another way, and no state behind
+        it makes the report again.
+        """
+        assert self._session is not None, "outside of a trainer nobody is told"
+        try:
+            self._session.journal.flush()
+        except JournalError as exc:  # storage is out: training goes on, as for any fact
+            log.warning("the last reports are not in the journal yet: %s", exc)
+
     def done(self, weights_sha256: str) -> None:
         """Tell that training is done, in the journal."""
         assert self._session is not None, "outside of a trainer nobody is told"

@@ -385,6 +385,7 @@ class Run:
                 f"the workers ended with different weights ({[h[:8] for h in alike]}): something "
                 "outside of run.prepare() changes the model on one worker only"
             )
+        self._reports.settle()  # a job that goes on from this checkpoint reports no more
         path = keeper.final_checkpoint(self.step, self.epoch)
         self._reports.done(self._weights)
         if session.member is not None:

@@ -42,6 +42,11 @@ class SweepActor:
     def leave(self, *args: Any) -> None:
         self._sweep.leave(*args)
 
+    # -- for the cluster's controller ------------------------------------------------
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        return self._sweep.status()
+
     # -- for the driver --------------------------------------------------------------
 
     def seen(self, *args: Any) -> None:

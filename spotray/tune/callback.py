@@ -7,23 +7,24 @@ import time
 from typing import Any
 
 import ray
-from ray.air.constants import TRAINING_ITERATION
 from ray.tune import Callback
 from ray.tune.experiment import Trial
-from ray.tune.search import BasicVariantGenerator
+from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter
+from ray.tune.utils import flatten_dict
 
+from spotray.cluster.job_actors import NAMESPACE
 from spotray.errors import ConfigError
 from spotray.storage import split
 from spotray.tune.checks import Limit
 from spotray.tune.keeping import take_up, written_down
-from spotray.tune.messages import NAMESPACE, RUN_DIR
+from spotray.tune.messages import ITERATION, RUN_DIR
 from spotray.tune.variants import Variants
 
 log = logging.getLogger(__name__)
 
 _CALL_S = 120.0  # the actor imports torch first; and a busy head is slow
 _ROOM_EVERY_S = 3.0  # between two questions how many trials fit
-_OF_THE_END = ("weights_sha256", "step")
+_OF_THE_END = frozenset({"weights_sha256", "step"})
 
 
 class SweepCallback(Callback):
@@ -72,8 +73,8 @@ class SweepCallback(Callback):
 
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         self._take_up(trials)
-        if self._is_first_step and isinstance(self._search, Variants):
-            self._search.are_there(str(trial.trial_id) for trial in trials)
+        if self._is_first_step:
+            self._set_right(trials)
         self._is_first_step = False
         if self._limit is None or time.monotonic() - self._looked_at < _ROOM_EVERY_S:
             return
@@ -86,10 +87,10 @@ class SweepCallback(Callback):
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        # Tune takes the trial's last result back to its checkpoint's when it restores it.
+        # As Tune's loggers have it: its checkpoint's, which Tune goes back to next, may be older.
         last = trial.run_metadata.last_result
         run = split(str(last.get(RUN_DIR, "")))[1]
-        self._ask("seen", trial.trial_id, run, int(last.get(TRAINING_ITERATION, 0)))
+        self._ask("seen", trial.trial_id, run, int(last.get(ITERATION, 0)))
         self._running.add(trial.trial_id)
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
@@ -110,7 +111,10 @@ class SweepCallback(Callback):
         final = self._end(trial, "Tune ended it", is_final=True)
         last = trial.run_metadata.last_result
         if last:
-            last.update({name: final[name] for name in _OF_THE_END if name in final})
+            # A restored trial of which Tune had every report stands at its checkpoint's again.
+            is_behind = final.get(ITERATION, 0) > last.get(ITERATION, 0)
+            names = final.keys() if is_behind else _OF_THE_END & final.keys()
+            last.update({name: final[name] for name in names})
             trial.run_metadata.invalidate_cache()
 
     def on_trial_error(
@@ -126,6 +130,19 @@ class SweepCallback(Callback):
     def waits(self) -> bool:
         """Whether some trial waits for workers now."""
         return bool(self._ask("waits"))
+
+    def _set_right(self, trials: list[Trial]) -> None:
+        """Tell the search what became of its trials: its own state may be older, or newer."""
+        search, there = self._search, {str(trial.trial_id): trial for trial in trials}
+        if isinstance(search, Variants):
+            search.are_there({name: trial.is_finished() for name, trial in there.items()})
+        elif isinstance(search, ConcurrencyLimiter):
+            for name in search.live_trials - search.cached_results.keys():
+                trial = there.get(name)
+                if trial is None or trial.status == Trial.ERROR:
+                    search.on_trial_complete(name, error=True)
+                elif trial.is_finished():
+                    search.on_trial_complete(name, result=flatten_dict(trial.last_result))
 
     def _take_up(self, trials: list[Trial]) -> None:
         """Give the scheduler what it knew, once Tune has the trials again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from spotray.train.placing import needs_of
 from spotray.train.ray_internals import started_here
 from spotray.tune.nodes import possible_workers, present_workers
 from spotray.tune.variants import Variants
+
+log = logging.getLogger(__name__)
 
 # What a preemption changes: time, and counts that begin anew when a trial is restored.
 WALL_TIME = frozenset(
@@ -41,17 +44,34 @@ class Limit:
     most: int  # trials, however many would fit
 
 
+def check_kinds(
+    train_loop: Any, param_space: Any, scaling_config: Any, tune_config: Any, run_config: Any
+) -> None:
+    """Whether a sweep's settings are of the kinds that they must be.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    kinds: dict[str, tuple[Any, type[Any], str]] = {
+        "param_space": (param_space, Mapping, "a dict of what each trial's config is drawn from"),
+        "scaling_config": (scaling_config, ScalingConfig, "a ray.train.ScalingConfig"),
+        "tune_config": (tune_config, TuneConfig, "a ray.tune.TuneConfig"),
+        "run_config": (run_config, RunConfig, "a ray.tune.RunConfig"),
+    }
+    if not callable(train_loop):
+        raise ConfigError(f"train_loop is {train_loop!r}: give the training function itself")
+    for name, (value, kind, wanted) in kinds.items():
+        if not isinstance(value, kind):
+            given = type(value)
+            raise ConfigError(f"{name} is a {given.__module__}.{given.__qualname__}: give {wanted}")
+
+
 def check_config(tune_config: TuneConfig, run_config: RunConfig) -> None:
     """Whether a sweep's settings make sense here.
 
     Raises:
         ConfigError: they do not.
     """
-    if not isinstance(run_config, RunConfig):
-        raise ConfigError(
-            f"run_config is a {type(run_config).__module__}.{type(run_config).__qualname__}: give "
-            "a ray.tune.RunConfig"
-        )
     scheduler = tune_config.scheduler
     time_attr = getattr(scheduler, "_time_attr", None)
     if time_attr in WALL_TIME:
@@ -88,20 +108,28 @@ def check_cluster(scaling_config: ScalingConfig) -> None:
     workers = scaling_config.num_workers
     check_room(
         needs,
+        labels=scaling_config.label_selector,
         least=workers if isinstance(workers, int) else workers[0],
-        present=present_workers(needs),
+        present=present_workers(needs, scaling_config.label_selector),
         possible=possible_workers(needs),
         may_grow=not started_here(),
     )
 
 
 def check_room(
-    needs: Mapping[str, float], *, least: int, present: int, possible: int | None, may_grow: bool
+    needs: Mapping[str, float],
+    *,
+    labels: Any = None,
+    least: int,
+    present: int,
+    possible: int | None,
+    may_grow: bool,
 ) -> None:
-    """Whether so many workers will ever be there at once.
+    """Whether so many workers will ever be there at once; where nobody knows, they are waited for.
 
     Args:
         needs: Of one worker, by Ray's names.
+        labels: That its node must have.
         least: Workers of a trial.
         present: Workers that the nodes hold that are there.
         possible: Workers that the autoscaler may bring it to; None: nobody told.
@@ -110,15 +138,19 @@ def check_room(
     Raises:
         ConfigError: they will not.
     """
-    if possible is None and may_grow:
-        return
     most = max(present, possible or 0)
-    if most < least:
-        each = ", ".join(f"{amount:g} {name}" for name, amount in sorted(needs.items()))
-        raise ConfigError(
-            f"each trial needs at least {least} workers of {each} each, and the cluster can never "
-            f"hold more than {most}: lower num_workers or resources_per_worker, or allow more nodes"
-        )
+    if most >= least:
+        return
+    each = ", ".join(f"{amount:g} {name}" for name, amount in sorted(needs.items()))
+    where = f" on nodes with the labels {labels}" if labels else ""
+    what = f"each trial needs at least {least} workers of {each} each{where}"
+    if possible is None and may_grow:
+        log.warning("%s, and the nodes that are there hold %d: waiting for more", what, present)
+        return
+    raise ConfigError(
+        f"{what}, and the cluster can never hold more than {most}: lower num_workers or "
+        "resources_per_worker, or allow more nodes"
+    )
 
 
 def metrics_needed(tune_config: TuneConfig) -> dict[str, str]:

@@ -51,6 +51,10 @@ class Life(Protocol):
         """What a worker asks of its job's coordinator."""
         ...
 
+    def status(self) -> dict[str, Any]:
+        """How far the job is, and on which nodes."""
+        ...
+
     def set_share(self, workers: int) -> None: ...
 
     def next_ask(self, timeout_s: float) -> Ask | None: ...
@@ -176,11 +180,20 @@ class Hosted:
                 return self._pointer(*saved)
 
     def final(self) -> dict[str, Any]:
-        """Metrics of the end of training; empty if it did not come to it."""
+        """Result of the end of training, on top of the last report; empty if it is not through."""
         with self._changed:
-            return dict(self._end.metrics) if isinstance(self._end, Finished) else {}
+            if not isinstance(self._end, Finished):
+                return {}
+            last = self._reports[-1].to_result() if self._reports else {}
+            return {**last, **self._end.metrics}
 
     # -- for the sweep ----------------------------------------------------------------
+
+    def status(self) -> dict[str, Any] | None:
+        """How far its job is, and on which nodes; None: it has no workers now."""
+        with self._changed:
+            life = self._life
+        return life.status() if life is not None else None
 
     def stop(self, why: str, *, status: str = INTERRUPTED) -> None:
         """End it soon, without a result; from any thread.

@@ -139,6 +139,9 @@ class TrialLife:
             raise ValueError(f"workers do not call {method!r}")
         return getattr(self.coordinator, method)(*args)
 
+    def status(self) -> dict[str, Any]:
+        return self.coordinator.status()
+
     def set_share(self, workers: int) -> None:
         self.coordinator.set_share(workers)
 

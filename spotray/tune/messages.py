@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-NAMESPACE = "spotray"  # of the sweep's actor
 RUN_DIR = "run_dir"  # in each result: the folder of the run that it is from
+ITERATION = "training_iteration"  # likewise, by Ray Tune's name: the number of the report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,10 @@ class Report:
     step: int
     metrics: Mapping[str, Any]
     run_dir: str
+
+    def to_result(self) -> dict[str, Any]:
+        """As Tune gets it."""
+        return {**self.metrics, ITERATION: self.iteration, RUN_DIR: self.run_dir}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -139,9 +139,18 @@ def possible_workers(needs: Mapping[str, float]) -> int | None:
     return count
 
 
-def present_workers(needs: Mapping[str, float]) -> int:
-    """Workers that the nodes hold that are there, if nothing else runs on them."""
-    return sum(count_fits(needs, node["Resources"]) for node in ray.nodes() if node["Alive"])
+def present_workers(needs: Mapping[str, float], selector: Any = None) -> int:
+    """Workers that the nodes hold that are there, if nothing else runs on them.
+
+    Args:
+        needs: Of one worker, by Ray's names.
+        selector: Labels of the nodes where one may be, as `ScalingConfig` has it.
+    """
+    return sum(
+        count_fits(needs, node["Resources"])
+        for node in ray.nodes()
+        if node["Alive"] and fits_labels(node["NodeID"], selector)
+    )
 
 
 def node_ups(now_s: float) -> list[Event]:

@@ -10,9 +10,9 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from spotray.clock import SystemClock
+from spotray.cluster.job_actors import NAMESPACE
 from spotray.errors import ConfigError
 from spotray.tune.actor import SweepActor
-from spotray.tune.messages import NAMESPACE
 from spotray.tune.sweep import SweepPlan
 
 log = logging.getLogger(__name__)

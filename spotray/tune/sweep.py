@@ -195,6 +195,15 @@ class SweepCoordinator:
             # Tune ended it; that it did so because all ends is told by `close`, or by nobody.
             entry.hosted.stop("Tune ended it", status=STOPPED)
 
+    # -- for the cluster's controller -----------------------------------------------------
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        """How far each run is that has workers, and where; by the runs' names."""
+        with self._lock:
+            hosted = [entry.hosted for entry in self._entries.values()]
+        told = {one.run.name: one.status() for one in hosted}
+        return {name: status for name, status in told.items() if status is not None}
+
     # -- for the driver ------------------------------------------------------------------
 
     def seen(self, trial: str, run: str, iteration: int) -> None:
@@ -227,7 +236,7 @@ class SweepCoordinator:
         return self._pool.is_short(besides=paused)
 
     def stop(self, trial: str, why: str, is_final: bool) -> dict[str, Any]:
-        """Tune ends a trial; metrics of the end of training if it came to it."""
+        """Tune ends a trial; the result of the end of training if it came to it."""
         with self._lock:
             entry = self._entries.get(trial)
         if entry is None:
@@ -368,12 +377,11 @@ class SweepCoordinator:
 
     def _release_the_paused(self) -> None:
         waits = self.waits()
-        with self._lock:
-            entries = list(self._entries.values())
-        for entry in entries:
-            since = entry.paused_at
-            if since is not None and (waits or time.monotonic() - since > _PAUSE_S):
-                entry.hosted.stop("the scheduler lets it pause", status=PAUSED)
+        with self._lock:  # one that goes on just now is taken over before, or begins anew
+            for entry in self._entries.values():
+                since = entry.paused_at
+                if since is not None and (waits or time.monotonic() - since > _PAUSE_S):
+                    entry.hosted.stop("the scheduler lets it pause", status=PAUSED)
 
     def _forget_the_ended(self) -> None:
         with self._lock:

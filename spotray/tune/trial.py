@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, cast
 
 import ray
-from ray.air.constants import TRAINING_ITERATION
 from ray.exceptions import RayActorError, RayTaskError
 from ray.tune import PlacementGroupFactory, Trainable
 from ray.tune.result import DONE, RESULT_DUPLICATE
 
+from spotray.cluster.job_actors import NAMESPACE
 from spotray.errors import SpotrayError
-from spotray.tune.messages import NAMESPACE, RUN_DIR, Ended, Pointer, Report
+from spotray.tune.messages import ITERATION, Ended, Pointer, Report
 
 _POLL_S = 10.0  # one question to the sweep waits so long at most
 _SAVE_S = 600.0  # a checkpoint takes as long as storage does, and workers may be lost meanwhile
@@ -69,16 +69,15 @@ class Trial(Trainable):
         while True:
             answer: Report | Ended | None = self._ask("next", _POLL_S)
             if isinstance(answer, Report):
-                return {
-                    **answer.metrics,
-                    TRAINING_ITERATION: answer.iteration,
-                    RUN_DIR: answer.run_dir,
-                }
+                return answer.to_result()
             if isinstance(answer, Ended):
                 if answer.lacking is not None:
                     # Tune takes no end without the metrics, and no searcher may learn from it.
                     nothing = dict.fromkeys((*answer.lacking, "loss"), math.nan)
-                    return {**nothing, TRAINING_ITERATION: 0, "step": 0, "epoch": 0, DONE: True}
+                    return {**nothing, ITERATION: 0, "step": 0, "epoch": 0, DONE: True}
+                if answer.why:
+                    # Tune ended nothing, or it would not ask: what was cut short is no result.
+                    raise SpotrayError(f"trial {self._trial} was stopped: {answer.why}")
                 # Tune repeats the last report, with its end.
                 return {DONE: True, RESULT_DUPLICATE: True}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import json
 import logging
 import os
@@ -21,6 +22,7 @@ from ray.train.v2.api.config import ScalingConfig  # ray.train's own, as type ch
 from ray.tune import RunConfig, TuneConfig, Tuner
 from ray.tune.schedulers import PopulationBasedTraining, create_scheduler
 
+from spotray.cluster.job_actors import sweep_actor_name, sweep_of
 from spotray.errors import ConfigError, SpotrayError
 from spotray.ledger.journal import read_journal
 from spotray.ledger.sweep import SweepSummary, summarize_sweep
@@ -34,7 +36,14 @@ from spotray.train.trainer import check_workers, worker_range
 from spotray.tune.about import ABOUT, FOLDER, SETTINGS, about_of, class_name, loop_name
 from spotray.tune.budget import check_prices
 from spotray.tune.callback import SweepCallback
-from spotray.tune.checks import check_cluster, check_config, limited, metrics_needed, pauses
+from spotray.tune.checks import (
+    check_cluster,
+    check_config,
+    check_kinds,
+    limited,
+    metrics_needed,
+    pauses,
+)
 from spotray.tune.grid import SpotResultGrid
 from spotray.tune.lives import JobPlan
 from spotray.tune.nodes import node_ups, possible_workers, present_workers
@@ -47,9 +56,8 @@ from spotray.tune.turns import Turns
 
 log = logging.getLogger(__name__)
 
-_TUNER = "tuner.pkl"  # Ray Tune's own
+_TUNER, _STATE = "tuner.pkl", "experiment_state-*.json"  # Ray Tune's own
 MOST_TRIALS = 32  # at once: each takes some 200 MB of the driver's node
-_ACTOR = "spotray-sweep-"  # and the sweep's name: that of its actor
 _THREADS, _MOST_THREADS = 32, 768
 _STATE_EVERY_S = "2"  # Tune writes down how far it is; what is newer, runs tell again
 _MARKET_LABEL = "ray.io/market-type"
@@ -104,15 +112,18 @@ class SpotTuner:
         scaling_config: ScalingConfig | None = None,
         spot: SpotConfig | None = None,
     ) -> None:
+        param_space = {} if param_space is None else param_space
+        run_config = run_config or RunConfig()
         self.train_loop = train_loop
-        self.param_space = dict(param_space or {})
         self.tune_config = tune_config or TuneConfig()
-        self.run_config = _named(run_config or RunConfig())
         self.scaling_config = scaling_config or ScalingConfig()
         self.spot = spot or SpotConfig()
+        check_kinds(train_loop, param_space, self.scaling_config, self.tune_config, run_config)
+        self.param_space = dict(param_space)
+        self.run_config = _named(run_config)
         self._needs = metrics_needed(self.tune_config)
         self._pauses = pauses(self.tune_config.scheduler)
-        self._actor_name = f"{_ACTOR}{self.run_config.name}"
+        self._actor_name = sweep_actor_name(str(self.run_config.name))
         self._restore: dict[str, Any] | None = None  # what Tuner.restore is given
         check_workers(self.scaling_config)
         check_config(self.tune_config, self.run_config)
@@ -163,7 +174,12 @@ class SpotTuner:
                 f"the sweep in {home.url} trains {about['loop']!r} and not {name!r}: give that "
                 "training function, or begin another sweep"
             )
-        settings = ray.cloudpickle.loads(home.child(FOLDER).read(SETTINGS))
+        if not _has_state(home):
+            raise ConfigError(
+                f"the sweep in {home.url} ended before Ray Tune wrote down how far it was: remove "
+                "the folder and begin it anew"
+            )
+        settings = _settings_of(home)
         parent, last = split(folder)
         tuner = cls(
             train_loop,
@@ -175,7 +191,7 @@ class SpotTuner:
             scaling_config=scaling_config or settings["scaling_config"],
             spot=spot or settings["spot"],
         )
-        tuner._actor_name = f"{_ACTOR}{about['name']}"  # as Tune has it in its own state
+        tuner._actor_name = sweep_actor_name(about["name"])  # as Tune has it in its own state
         tuner._needs, tuner._pauses = settings["needs"], settings["pauses"]
         tuner._restore = {
             "resume_unfinished": resume_unfinished,
@@ -195,7 +211,7 @@ class SpotTuner:
     ) -> bool:
         """Whether `restore` will find a sweep in a folder."""
         home = Store.at(os.fspath(path), filesystem=storage_filesystem)
-        return home.exists(f"{FOLDER}/{ABOUT}") and home.exists(_TUNER)
+        return home.exists(f"{FOLDER}/{ABOUT}") and home.exists(_TUNER) and _has_state(home)
 
     @property
     def sweep_dir(self) -> str:
@@ -221,10 +237,10 @@ class SpotTuner:
         own = home.child(FOLDER)
         own.check_writable()
         if self._restore is None and home.list(TRIALS):
-            raise ConfigError(
-                f"{home.url} holds a sweep: go on with it by SpotTuner.restore({home.url!r}, "
-                "train_loop), or give this one another name"
-            )
+            cure = f"go on with it by SpotTuner.restore({home.url!r}, train_loop)"
+            if not _has_state(home):
+                cure = "it ended before there was anything to go on with: remove the folder"
+            raise ConfigError(f"{home.url} holds a sweep: {cure}, or give this one another name")
         if ray.util.client.ray.is_connected():
             raise ConfigError("SpotTuner runs on the cluster: submit it as a job, not by ray://")
         if not ray.is_initialized():
@@ -268,7 +284,7 @@ class SpotTuner:
         """Write down what the sweep is."""
         least, most = worker_range(self.scaling_config)
         about = {
-            "name": self._actor_name.removeprefix(_ACTOR),
+            "name": sweep_of(self._actor_name),
             "metric": self.tune_config.metric,
             "mode": self.tune_config.mode,
             "loop": loop_name(self.train_loop),
@@ -432,6 +448,28 @@ class SpotTuner:
 def _named(config: RunConfig) -> RunConfig:
     name = config.name or f"sweep-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
     return replace(config, name=name)
+
+
+def _has_state(home: Store) -> bool:
+    """Whether Ray Tune has written down how far the sweep in a folder is."""
+    return any(fnmatch.fnmatch(name, _STATE) for name, _ in home.list(recursive=False))
+
+
+def _settings_of(home: Store) -> dict[str, Any]:
+    """What a sweep in a folder was begun with."""
+    own = home.child(FOLDER)
+    try:
+        settings: dict[str, Any] = ray.cloudpickle.loads(own.read(SETTINGS))
+        return settings
+    except FileNotFoundError as exc:
+        raise ConfigError(f"{own.url}/{SETTINGS} is not there: restore it") from exc
+    except ImportError as exc:
+        raise ConfigError(
+            f"the settings of the sweep in {home.url} are of a module that is not here: {exc}: "
+            "go on with it where that can be imported"
+        ) from exc
+    except Exception as exc:  # whatever the damage makes of it
+        raise ConfigError(f"{own.url}/{SETTINGS} is damaged ({exc!r}): restore it") from exc
 
 
 @contextlib.contextmanager

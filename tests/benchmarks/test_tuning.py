@@ -13,7 +13,7 @@ from benchmarks.recovery.measure import Line
 from benchmarks.tuning import measure, run
 from benchmarks.tuning.crowd import Process, crowd
 from benchmarks.tuning.schedule import NOTICE_S, Change, Loss, Taker, replay, script
-from spotray.errors import LabError
+from spotray.errors import LabError, TraceError
 from spotray.events import CheckpointCommitted, NodeDown, NodeUp
 from spotray.market.trace import Trace
 
@@ -110,7 +110,7 @@ def test_where_no_node_is_left_that_is_said_and_nothing_else_happens() -> None:
 
 def test_a_trace_is_replayed_from_its_hour_in_its_time_with_both_kinds_of_losses() -> None:
     trace = Trace(gap_s=100.0, values=(0, 4, 4, 2, 4, 3, 1, 1))
-    changes = replay(trace, from_s=150.0, until_s=599.0, time_scale=10.0)
+    changes = replay(trace, most=4, from_s=150.0, until_s=599.0, time_scale=10.0)
     assert changes == [
         Change(at_s=15.0, nodes=2, kind="kill"),
         Change(at_s=25.0, nodes=4, kind="kill"),
@@ -120,6 +120,58 @@ def test_a_trace_is_replayed_from_its_hour_in_its_time_with_both_kinds_of_losses
     taker, _ = take(nodes, changes, (0, 14.0), (5, 26.0))
     assert nodes.done == ["capacity 2, 0", "capacity 4, 0"]
     assert taker.losses_left == 0, "a trace that goes on after the sweep is no failure"
+
+
+def test_nodes_that_the_sweep_would_not_have_are_nobodys_loss() -> None:
+    trace = Trace(gap_s=100.0, values=(9, 6, 3, 8, 4, 3))
+    changes = replay(trace, most=4, from_s=0.0, until_s=599.0, time_scale=100.0)
+    assert [(c.at_s, c.nodes, c.kind) for c in changes] == [
+        (2.0, 3, "kill"),
+        (3.0, 4, "kill"),
+        (5.0, 3, "notice"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ((0, 4, 4), "no node at hour 0, where a sweep would wait for ever: choose other hours"),
+        ((4, 4, 0), "no node at hour 0.05"),
+        ((4, 0.53, 4), "a capacity of 0.53 nodes: not a whole number"),
+    ],
+)
+def test_a_trace_on_which_no_sweep_could_end_is_one_line(
+    values: tuple[float, ...], words: str
+) -> None:
+    trace = Trace(gap_s=60.0, values=values)
+    with pytest.raises(TraceError, match=words):
+        replay(trace, most=4, from_s=0.0, until_s=180.0, time_scale=1.0)
+
+
+def test_a_trace_from_a_file_takes_the_nodes_of_every_system_alike(tmp_path: Path) -> None:
+    path = tmp_path / "zone.json"
+    path.write_text(Trace(gap_s=1800.0, values=(0, 0, 3, 1, 6, 2, 4)).to_json())
+    arguments = Namespace(trace=path, trace_from=1.0, trace_hours=2.0, trace_scale=1800.0)
+    size = run.Size(trials=2, epochs=1)
+    first_nodes, schedule = run.schedule_of(arguments, "random", size)
+    assert first_nodes == 3
+    nodes = PaperNodes()
+    _, said = take(nodes, schedule, (1, 0.0), (2, 1.0), (3, 2.5), (4, 60.0))
+    assert nodes.done == ["capacity 1, 0", "capacity 4, 0", f"capacity 2, {NOTICE_S:g}"] + [
+        "capacity 4, 0"
+    ]
+    assert said[0] == "2 steps: the market holds 1 nodes"
+
+
+def test_a_file_that_is_no_trace_ends_the_benchmark_before_it_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "no.json"
+    path.write_text("{}")
+    with pytest.raises(SystemExit) as ended:
+        run.main(["--quick", "--trace", str(path)])
+    assert ended.value.code == 2
+    assert f"{path}: no metadata.gap_seconds" in capsys.readouterr().err
 
 
 # -- what the lines tell

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from spotray.controller.applications import jobs_seen, jobs_told
 from spotray.controller.progress import JobSeen, ProgressWatch
 from spotray.policy.view import Fact, Preempted, Progressed
 from tests.controller.small_cloud import SPOT_A
@@ -34,6 +35,31 @@ def test_steps_of_the_survivors_alone_are_none() -> None:
 
 def test_a_replacement_that_does_no_step_is_none() -> None:
     assert told(job(10, "old", "new"), job(10, "old", "new")) == [False, False]
+
+
+def test_a_trial_of_a_sweep_that_steps_on_the_replacement_is_progress() -> None:
+    def sweep(**trials: tuple[int, str]) -> list[JobSeen]:
+        status = {
+            run: {"step": step, "node_ids": [node], "deadline_s": None}
+            for run, (step, node) in trials.items()
+        }
+        return jobs_seen(jobs_told("lr", status))
+
+    watch = ProgressWatch()
+
+    def progressed(jobs: list[JobSeen]) -> bool:
+        return watch.look(jobs, facts=[LOSS], born_s=BORN, now_s=200.0) is not None
+
+    assert [job.name for job in sweep(t0=(1, "old"), t1=(2, "new"))] == ["lr/t0", "lr/t1"]
+    assert not progressed(sweep(t0=(10, "old"), t1=(40, "new")))
+    # The survivor's steps are none of the replacement's, nor is another trial that begins there.
+    assert not progressed(sweep(t0=(90, "old"), t1=(40, "new")))
+    assert not progressed(sweep(t0=(90, "old"), t2=(60, "new")))
+    assert progressed(sweep(t0=(90, "old"), t2=(61, "new")))
+
+
+def test_a_sweep_between_two_trials_is_no_job() -> None:
+    assert jobs_told("lr", {}) == []
 
 
 def test_without_a_preemption_or_after_it_was_told_there_is_nothing_to_tell() -> None:

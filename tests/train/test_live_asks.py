@@ -25,10 +25,15 @@ SPOT = {"checkpoint_interval_s": 3600.0, "snapshot_interval_s": 3600.0}
 def pools(tmp_path: Path) -> Iterator[Callable[..., LivePool]]:
     made: list[LivePool] = []
 
-    def make(folder: str = "job", resume: str | None = None, **config: Any) -> LivePool:
+    def make(
+        folder: str = "job",
+        resume: str | None = None,
+        spot: dict[str, Any] = SPOT,
+        **config: Any,
+    ) -> LivePool:
         at = tmp_path / folder
         at.mkdir()
-        pool = LivePool(at, train_loop, config, spot=SPOT, asks=True, resume_from_checkpoint=resume)
+        pool = LivePool(at, train_loop, config, spot=spot, asks=True, resume_from_checkpoint=resume)
         made.append(pool)
         return pool
 
@@ -74,6 +79,8 @@ def test_nobody_steps_on_before_it_is_decided(pools: Callable[..., LivePool]) ->
             [epoch],
         )
         assert pool.last_step() <= ask.step
+        told = [e.metrics["seen"] for e in of(pool, Reported)]
+        assert told == list(range(epoch + 1)), "who decides knows more than the journal"
         pool.assembly.decide(ask.step, GO_ON)
     assert len(pool.finished()) == 2
     assert [e.metrics["seen"] for e in of(pool, Reported)] == [0, 1, 2]
@@ -99,13 +106,17 @@ def test_what_is_saved_on_demand_is_exactly_that_point(pools: Callable[..., Live
 def test_a_job_begins_from_what_another_saved_with_its_own_settings(
     pools: Callable[..., LivePool],
 ) -> None:
-    donor = pools("donor", epochs=3)
+    often = {**SPOT, "checkpoint_interval_s": 0.01, "save_cost_frac": 0.9, "keep_checkpoints": 1}
+    donor = pools("donor", spot=often, epochs=3, step_s=0.1)
     donor.start(2)
     donor.assembly.decide(next_ask(donor).step, GO_ON)
     url = save(donor, next_ask(donor).step)
     donor.assembly.decide(2 * STEPS_PER_EPOCH, GO_ON)
     donor.assembly.decide(next_ask(donor).step, GO_ON)
     (end, *_) = donor.finished()
+    # The donor has ended, and its retention left one of its own: the last.
+    left = Store.at(donor.folder / "store").child("checkpoints").folders()
+    assert len(left) == 2 < len(of(donor, CheckpointCommitted))
     clone = pools("clone", resume=url, epochs=3)
     clone.start(1)
     ask = next_ask(clone)
@@ -115,6 +126,12 @@ def test_a_job_begins_from_what_another_saved_with_its_own_settings(
     assert [(e.step, e.source) for e in of(clone, Restored)] == [(2 * STEPS_PER_EPOCH, "other job")]
     # The same settings here, so the same end: nothing of the state was left behind.
     assert ended["sha256"] == end["sha256"]
+    # One that is chosen just as the donor comes to its end has nothing left to do.
+    late = pools("late", resume=of(donor, CheckpointCommitted)[-1].path, epochs=3)
+    late.start(1)
+    assert [one["sha256"] for one in late.finished()] == [end["sha256"]]
+    assert [(e.step, e.source) for e in of(late, Restored)] == [(3 * STEPS_PER_EPOCH, "other job")]
+    assert not of(late, Reported)
 
 
 @pytest.mark.parametrize("lost", [0, 1])

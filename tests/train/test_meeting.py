@@ -10,7 +10,7 @@ import torch
 
 from spotray.checkpoint import manifest as manifests
 from spotray.errors import ConfigError, WorldBroken
-from spotray.events import Restored
+from spotray.events import Reported, Restored
 from spotray.storage import Store
 from spotray.train.config import SpotConfig
 from spotray.train.keeper import Keeper
@@ -236,6 +236,21 @@ def test_a_report_is_asked_about_once(tmp_path: Path) -> None:
         scene.meetings.ask_before_next_step()
         assert scene.meetings.decided(scene.session.world) is scene.session.world
     assert scene.diary == ["ask 5 [5]"]
+
+
+def test_nobody_hears_of_a_report_before_it_is_in_storage(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+
+    class Noting(Memory):
+        def flush(self) -> None:
+            seen = [e.metrics["seen"] for e in self.events if isinstance(e, Reported)]
+            scene.diary.append(f"stored {seen}")
+
+    scene.session.journal = Noting()
+    scene.be_at(epoch=1, step=5)
+    scene.report(GO_ON)
+    scene.meetings.decided(scene.session.world)
+    assert scene.diary == ["stored [5]", "ask 5 [5]"]
 
 
 def test_after_a_save_they_ask_again(tmp_path: Path) -> None:

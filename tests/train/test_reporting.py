@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from spotray.errors import JournalError
 from spotray.events import Event, Reported
 from spotray.train.config import SpotConfig
 from spotray.train.reporting import Reports
@@ -50,6 +53,20 @@ class Job:
     def report(self, step: int, accuracy: float, *, asks: bool = True) -> None:
         self.position.step = step
         self.reports.report({"accuracy": accuracy}, asks=asks)
+
+
+def test_what_storage_does_not_take_now_stops_no_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Out(Journal):
+        def flush(self) -> None:
+            raise JournalError("storage is out")
+
+    job = Job(tmp_path)
+    job.reports._session.journal = Out()
+    job.report(5, 0.1)
+    job.reports.settle()
+    assert "not in the journal yet: storage is out" in caplog.text
 
 
 def test_who_takes_over_tells_what_the_journal_lacks(tmp_path: Path) -> None:

@@ -333,6 +333,26 @@ def journal(tmp_path: Path) -> Any:
     session_module.enter(None)
 
 
+def test_the_last_report_is_in_storage_before_the_checkpoint_that_ends_the_job(
+    journal: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: list[tuple[list[int], int]] = []  # at each flush: steps reported, checkpoints there
+
+    def flush() -> None:
+        steps = [e.step for e in journal.events if isinstance(e, Reported)]
+        folder = Store.at(tmp_path / "store").child("checkpoints")
+        stored.append((steps, len(folder.folders())))
+
+    monkeypatch.setattr(journal, "flush", flush)
+    run, net, optimizer, loader = prepared()
+    for _ in run.epochs(1):
+        epoch(run, net, optimizer, loader)
+        run.report({"accuracy": 0.5})
+    run.finish()
+    # A job that goes on from that checkpoint would not make the report again.
+    assert stored == [([4], 0), ([4], 1)]
+
+
 def test_reports_go_to_the_journal_with_the_position(journal: Memory) -> None:
     run, net, optimizer, loader = prepared()
     for _ in run.epochs(2):

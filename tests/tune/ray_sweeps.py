@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from ray.tune import Callback, RunConfig, TuneConfig
 from ray.tune.search.sample import Domain
 
 from spotray import SpotConfig, SpotTuner
+from spotray.controller.applications import jobs_seen, running_jobs
+from spotray.controller.progress import JobSeen
 from spotray.events import CheckpointCommitted, Event, Restored
 from spotray.lab.lab import Lab
 from spotray.ledger.rundir import load_run
@@ -115,6 +118,21 @@ class Disturber(Callback):
             self.done.append((report, action, oldest.name))
         except Exception as exc:  # told to the test when it joins
             self.errors.append(exc)
+
+
+class Looker(Callback):
+    """Looks at the sweep's jobs as the cluster's controller does, now and then at a report."""
+
+    def __init__(self) -> None:
+        self.looks: list[tuple[float, list[JobSeen]]] = []  # Unix seconds, what was there
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune keeps its callbacks
+
+    def on_trial_result(self, *_: Any, **__: Any) -> None:
+        now_s = time.time()
+        if not self.looks or now_s - self.looks[-1][0] > 0.5:
+            self.looks.append((now_s, jobs_seen(running_jobs())))
 
 
 def run_events(tuner: SpotTuner, run: str) -> list[Event]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import ray.cloudpickle
 from ray.tune.experiment import Trial
+from ray.tune.search import ConcurrencyLimiter, Searcher
 
 from spotray.errors import ConfigError
 from spotray.tune.callback import SweepCallback
@@ -92,6 +93,30 @@ def test_a_trial_that_ended_has_the_digest_of_its_weights() -> None:
     assert "val" not in trial.last_result, "a metric that was not reported is none"
 
 
+def test_a_restored_trial_of_which_tune_had_every_report_ends_with_the_last_of_them() -> None:
+    callback, trial = Scripted(), trial_at(6, "/sweep/trials/t0")
+    started(callback, trial)
+    # Tune goes back to the checkpoint, which is older than what it had heard.
+    trial.run_metadata.last_result = {"training_iteration": 4, "step": 20, "val": 0.5}
+    callback.answers["stop"] = {
+        "training_iteration": 6,
+        "step": 30,
+        "val": 0.1,
+        "weights_sha256": "ab",
+    }
+    callback.on_trial_complete(iteration=0, trials=[trial], trial=trial)
+    assert trial.last_result["training_iteration"] == 6
+    assert (trial.last_result["val"], trial.last_result["weights_sha256"]) == (0.1, "ab")
+
+
+def test_what_the_end_adds_is_in_what_tune_writes_down_of_the_trial() -> None:
+    callback, trial = Scripted(), trial_at(4)
+    trial.run_metadata.get_json_state()  # written down once before, with the last report
+    callback.answers["stop"] = {"weights_sha256": "ab", "step": 20}
+    callback.on_trial_complete(iteration=0, trials=[trial], trial=trial)
+    assert '"weights_sha256": "ab"' in trial.run_metadata.get_json_state()
+
+
 def test_a_trial_without_a_result_gets_none_at_its_end() -> None:
     callback, trial = Scripted(), trial_at()
     callback.answers["stop"] = {"weights_sha256": "ab", "step": 0}
@@ -123,6 +148,30 @@ def test_as_many_trials_run_as_fit(fits: int, most: int, at_once: int) -> None:
     assert search.max_concurrent == at_once
     callback.on_step_begin(iteration=1, trials=[])
     assert len(callback.about("trials_that_fit")) == 1, "asked in every turn of Tune's"
+
+
+def test_a_restored_search_hears_of_trials_that_ended_behind_its_back() -> None:
+    class Learning(Searcher):
+        heard: ClassVar[list[tuple[Any, ...]]] = []
+
+        def suggest(self, trial_id: str) -> dict[str, Any]:
+            return {"lr": 0.1}
+
+        def on_trial_complete(
+            self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+        ) -> None:
+            self.heard.append((trial_id, (result or {}).get("val"), error))
+
+    search = ConcurrencyLimiter(Learning(metric="val", mode="min"), max_concurrent=3)
+    for name in ("t0", "t1", "gone"):
+        assert search.suggest(name)
+    ended, running = trial_at(4, status=Trial.TERMINATED), trial_at(2)
+    ended.run_metadata.last_result["val"] = 0.5
+    running.trial_id = "t1"
+    callback = Scripted(search=search)
+    callback.on_step_begin(iteration=0, trials=[ended, running])
+    assert sorted(Learning.heard) == [("gone", None, True), ("t0", 0.5, False)]
+    assert search.live_trials == {"t1"}, "the place of a trial that ended stays taken"
 
 
 def test_a_later_driver_finds_the_same_search_in_it() -> None:

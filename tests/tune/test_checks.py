@@ -49,7 +49,6 @@ def pbt(**settings: Any) -> PopulationBasedTraining:
             r"num_to_keep=2\) would delete .*keep_checkpoints",
         ),
         (TuneConfig(max_concurrent_trials=-1), RunConfig(), "must not be negative"),
-        (TuneConfig(), ray.train.RunConfig(), r"give a ray\.tune\.RunConfig"),
     ],
 )
 def test_bad_settings_are_one_clear_line(
@@ -103,6 +102,17 @@ def test_workers_that_may_come_are_waited_for(
     present: int, possible: int | None, may_grow: bool
 ) -> None:
     check_room({"CPU": 1.0}, least=4, present=present, possible=possible, may_grow=may_grow)
+
+
+def test_where_nobody_knows_what_may_come_one_line_says_what_is_waited_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    check_room({"CPU": 1.0}, least=4, present=4, possible=None, may_grow=True)
+    assert not caplog.records
+    labels = {"ray.io/accelerator-type": "A100"}
+    check_room({"CPU": 1.0}, labels=labels, least=4, present=3, possible=None, may_grow=True)
+    assert "at least 4 workers of 1 CPU each on nodes with the labels {'ray.io" in caplog.text
+    assert "that are there hold 3: waiting for more" in caplog.text
 
 
 def test_every_metric_that_anybody_judges_by_is_needed() -> None:

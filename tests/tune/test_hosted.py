@@ -45,6 +45,9 @@ class ScriptedLife:
         metrics = {"step": step, "weights_sha256": "ab"}
         self.ended.put(Finished(metrics=metrics, checkpoint=checkpoint))
 
+    def status(self) -> dict[str, Any]:
+        return {"step": 10 * len(self.calls), "node_ids": ["n1"]}
+
     # `Life`
 
     def run(self) -> Finished | None:
@@ -117,7 +120,12 @@ class Stage:
         return self.hosted
 
     def life(self) -> ScriptedLife:
-        return self.born.get(timeout=LONG_S)
+        """The next life, when the trial's thread runs it."""
+        life, hosted = self.born.get(timeout=LONG_S), self.hosted
+        assert hosted is not None, "it began it"
+        with hosted._changed:
+            assert hosted._changed.wait_for(lambda: hosted._latest is life, LONG_S)
+        return life
 
 
 @pytest.fixture
@@ -206,7 +214,13 @@ def test_a_trial_that_is_through_ends_after_its_last_report(stage: Stage) -> Non
     life.finish(10)
     assert given(hosted) == (1, 10)
     assert hosted.next(LONG_S) == Ended()
-    assert hosted.final() == {"step": 10, "weights_sha256": "ab"}
+    assert hosted.final() == {
+        "step": 10,
+        "loss": 1 / 11,
+        "weights_sha256": "ab",
+        "training_iteration": 1,
+        "run_dir": hosted.run.url,
+    }
     assert hosted.is_through
     assert stage.left.is_set()
 
@@ -234,6 +248,21 @@ def test_a_trial_whose_end_tune_did_not_hear_of_trains_no_more(stage: Stage) -> 
     assert pointer is not None
     assert (pointer.url, pointer.step, pointer.iteration) == ("/end", 20, 2)
     assert stage.lives == []
+
+
+def test_the_end_is_known_with_its_last_report_to_a_driver_that_had_all_of_them(
+    stage: Stage,
+) -> None:
+    run = open_run(stage.home, "t_0", {}, None)
+    done = TrainingDone(at_s=30.0, step=20, metrics={"step": 20, "weights_sha256": "ab"})
+    commit = CheckpointCommitted(
+        at_s=29.0, step=20, path="/end", seconds=1.0, blocked_s=0.0, size_bytes=1
+    )
+    told(run, [*reported(10, 20), commit, done])
+    hosted = stage.host(run, seen=2)
+    assert hosted.next(LONG_S) == Ended()
+    final = hosted.final()
+    assert (final["training_iteration"], final["weights_sha256"]) == (2, "ab")
 
 
 def test_a_bug_of_the_loop_reaches_tune_as_it_is(stage: Stage) -> None:
@@ -276,6 +305,27 @@ def test_a_checkpoint_waits_until_the_workers_are_at_that_step_again(stage: Stag
     assert (pointer.step, pointer.iteration) == (20, 2)
     assert life.decided.get(timeout=LONG_S) == (10, GO_ON)
     assert life.decided.get(timeout=LONG_S) == (20, SAVE)
+
+
+def test_a_clone_of_a_trial_that_ends_before_it_saved_begins_at_its_end(stage: Stage) -> None:
+    donor = stage.host()
+    life = stage.life()
+    life.ask(10)
+    given(donor)
+    assert donor.save(SHORT_S) is None
+    assert life.decided.get(timeout=LONG_S) == (10, SAVE)
+    told(donor.run, reported(10, 20))
+    life.finish(20)
+    raw = donor.save(LONG_S)
+    assert raw is not None
+    pointer = Pointer.from_dict(raw.to_dict())
+    assert (pointer.url, pointer.step, pointer.iteration) == ("/end", 20, 2)
+    run = open_run(stage.home, "t_1", {"lr": 0.3}, pointer)
+    assert (run.begins_from, run.begins_at, run.base) == ("/end", 20, 2)
+    clone = stage.host(run, seen=2, needs={"val": "PopulationBasedTraining"})
+    stage.life().finish(20)
+    # All epochs are done there: it ends with its donor's reports, and is no error.
+    assert clone.next(LONG_S) == Ended()
 
 
 def test_a_checkpoint_that_failed_is_an_error(stage: Stage) -> None:
@@ -405,6 +455,19 @@ def test_a_stopped_trial_cannot_be_taken_over(stage: Stage) -> None:
     stage.life()
     hosted.stop("the scheduler lets it pause")
     assert not hosted.take_over(seen=0)
+
+
+def test_a_trial_tells_how_far_it_is_while_it_has_workers(stage: Stage) -> None:
+    stage.has_room.clear()
+    hosted = stage.host()
+    assert hosted.status() is None
+    stage.has_room.set()
+    life = stage.life()
+    hosted.call("beat", ("w0",))
+    assert hosted.status() == {"step": 10, "node_ids": ["n1"]}
+    life.finish(10)
+    assert hosted.join(LONG_S)
+    assert hosted.status() is None
 
 
 def test_workers_reach_their_coordinator_also_to_say_goodbye(stage: Stage) -> None:

@@ -24,13 +24,17 @@ from ray.tune.schedulers import (
 
 from spotray import ConfigError, SpotTuner
 from spotray.clock import SystemClock, wait_until
+from spotray.controller.progress import ProgressWatch
 from spotray.events import JobEnded, JobStarted, MemberFencedOut, Restored, WorkerGroupStarted
 from spotray.lab.lab import Lab
 from spotray.lab.scenario import Scenario
+from spotray.market.offer import Market
+from spotray.policy.view import Preempted
 from tests.train.workers import WorkerPool
 from tests.tune.ray_sweeps import (
     WORKERS,
     Disturber,
+    Looker,
     fell_back,
     of,
     results_of,
@@ -81,8 +85,9 @@ def assert_every_report_came_once(path: str, count: int | None = None) -> None:
 def test_random_search_ends_as_if_nobody_had_taken_nodes(cluster: Lab, tmp_path: Path) -> None:
     epochs = 6
     script = {3: "kill", 8: "notice", 14: "kill", 20: "notice", 27: "notice", 33: "kill"}
-    disturber = Disturber(cluster, script)
-    tuner = tuner_of(tmp_path, "random", lrs=RATES, epochs=epochs, callbacks=[disturber])
+    disturber, looker = Disturber(cluster, script), Looker()
+    first = {node["NodeID"] for node in ray.nodes()}
+    tuner = tuner_of(tmp_path, "random", lrs=RATES, epochs=epochs, callbacks=[disturber, looker])
     grid = tuner.fit()
     disturber.join()
     assert len(disturber.done) == 6, "fewer nodes were taken than planned"
@@ -108,6 +113,13 @@ def test_random_search_ends_as_if_nobody_had_taken_nodes(cluster: Lab, tmp_path:
     assert sorted(frame["spot/cost_usd"]) == sorted(row["cost_usd"] for row in spot.values())
     assert grid.summary is not None
     assert grid.summary.preemptions_noticed + grid.summary.preemptions_silent == 6
+    # The cluster's controller sees that trials went on with what replaced the nodes.
+    lost_s = looker.looks[0][0]
+    born_s = {node["NodeID"]: lost_s for node in ray.nodes() if node["NodeID"] not in first}
+    fact = Preempted(at_s=lost_s, market=Market.parse("aws/a/g5.xlarge/spot"), name="spot-1")
+    watch = ProgressWatch()
+    seen = [watch.look(jobs, facts=[fact], born_s=born_s, now_s=at) for at, jobs in looker.looks]
+    assert any(seen), "no trial was seen to step on a new node"
 
 
 def test_asha_judges_by_reports_that_a_loss_does_not_change(cluster: Lab, tmp_path: Path) -> None:

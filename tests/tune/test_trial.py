@@ -73,6 +73,13 @@ def test_the_end_repeats_the_last_report() -> None:
     assert RESULT_DUPLICATE in result
 
 
+def test_a_trial_that_was_cut_short_is_not_taken_for_one_that_came_to_its_end() -> None:
+    trial = Scripted("t1", {}, next=[report(1), Ended(why="another process has this trial")])
+    trial.step()
+    with pytest.raises(SpotrayError, match="t1 was stopped: another process has this trial"):
+        trial.step()
+
+
 def test_of_a_trial_that_never_reported_tune_gets_what_it_wants_and_no_number() -> None:
     result = Scripted("t1", {}, next=[Ended(why="the budget", lacking=("val", "a/b"))]).step()
     assert result[DONE]

@@ -39,6 +39,7 @@ def begun(folder: Path, **settings: Any) -> Path:
     home = Store.at(tuner.sweep_dir)
     tuner._describe(home.child("spotray"))
     home.write("tuner.pkl", b"Ray Tune's own")
+    home.write("experiment_state-2026-11-22_10-00-00.json", b"likewise")
     return Path(tuner.sweep_dir)
 
 
@@ -61,6 +62,21 @@ def test_settings_that_make_no_sense_are_refused_at_once(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         tuner_in(tmp_path, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"train_loop": "train.py"}, "train_loop is 'train.py': give the training function"),
+        ({"param_space": [{"lr": 0.1}]}, "param_space is a builtins.list: give a dict"),
+        ({"tune_config": {"metric": "val"}}, "give a ray.tune.TuneConfig"),
+        ({"run_config": ray.train.RunConfig()}, "give a ray.tune.RunConfig"),
+        ({"scaling_config": 4}, "scaling_config is a builtins.int: give a ray.train.ScalingConfig"),
+    ],
+)
+def test_a_setting_of_another_kind_is_one_clear_line(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        SpotTuner(**{"train_loop": train_loop, **settings})
 
 
 def test_a_sweep_without_a_name_gets_one(tmp_path: Path) -> None:
@@ -88,6 +104,41 @@ def test_another_training_loop_is_one_clear_line(tmp_path: Path) -> None:
     folder = begun(tmp_path)
     with pytest.raises(ConfigError, match="trains 'train_loop' and not 'other_loop'"):
         SpotTuner.restore(folder, other_loop)
+
+
+def test_a_sweep_that_ended_before_tune_wrote_anything_down_is_one_clear_line(
+    tmp_path: Path,
+) -> None:
+    folder = begun(tmp_path)
+    (state,) = folder.glob("experiment_state-*")
+    state.unlink()
+    assert not SpotTuner.can_restore(folder)
+    with pytest.raises(ConfigError, match="before Ray Tune wrote down how far it was: remove"):
+        SpotTuner.restore(folder, train_loop)
+    (folder / "trials" / "a_00000").mkdir(parents=True)
+    (folder / "trials" / "a_00000" / "trial.json").write_text("{}")
+    with pytest.raises(ConfigError, match="before there was anything to go on with: remove"):
+        tuner_in(tmp_path).fit()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, r"sweep\.pkl is not there"),
+        (b"", r"sweep\.pkl is damaged"),
+        (b"cnot_a_module_of_anybody\nThing\n.", "not_a_module_of_anybody.* can be imported"),
+    ],
+)
+def test_settings_that_cannot_be_read_are_one_clear_line(
+    tmp_path: Path, content: bytes | None, words: str
+) -> None:
+    path = begun(tmp_path) / "spotray" / "sweep.pkl"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=words) as error:
+        SpotTuner.restore(path.parents[1], train_loop)
+    assert "\n" not in str(error.value)
 
 
 def test_a_damaged_description_is_one_clear_line(tmp_path: Path) -> None:

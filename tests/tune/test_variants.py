@@ -47,6 +47,32 @@ def test_trials_that_are_there_are_not_given_again(tmp_path: Path) -> None:
     restored = prepared(Variants(random_state=5), tmp_path)
     restored.restore_from_dir(str(tmp_path))
     # The trials were written down once more before the driver died, the search was not.
-    restored.are_there(trial for trial, _ in [*first, *later[:1]])
+    restored.are_there({trial: True for trial, _ in [*first, *later[:1]]})
     assert given(restored) == later[1:]
     assert restored.is_finished()
+
+
+def test_a_trial_that_only_the_search_was_written_down_with_is_given_again(
+    tmp_path: Path,
+) -> None:
+    search = prepared(Variants(random_state=5), tmp_path)
+    everything = given(search)
+    search.save_to_dir(str(tmp_path), "then")
+    restored = prepared(Variants(random_state=7), tmp_path)
+    restored.restore_from_dir(str(tmp_path))
+    restored.are_there({trial: False for trial, _ in everything[:2]})
+    assert given(restored) == everything[2:]
+
+
+def test_trials_that_ended_unheard_hold_no_place_of_those_to_come(tmp_path: Path) -> None:
+    search = prepared(Variants(random_state=5, max_concurrent=2), tmp_path)
+    running = [search.next_trial().trial_id for _ in range(2)]
+    search.save_to_dir(str(tmp_path), "then")
+    restored = prepared(Variants(random_state=5, max_concurrent=2), tmp_path)
+    restored.restore_from_dir(str(tmp_path))
+    restored.are_there({running[0]: True, running[1]: False})
+    third = restored.next_trial()
+    assert third.trial_id not in running
+    assert restored.next_trial() is None, "more run than may"
+    restored.on_trial_complete(running[1])
+    assert restored.next_trial().trial_id not in [*running, third.trial_id]
