@@ -26,6 +26,7 @@ COMMANDS = (
     "status",
     "cost",
     "simulate",
+    "hazards",
     "cluster",
 )
 
