@@ -7,7 +7,7 @@ from spotray.policy.hand_over import all_on_demand, hand_over, home_of, on_deman
 from spotray.policy.pace import Pace
 from spotray.policy.placing import Placing, Site
 
-_MOST_TRIED = 16  # numbers of nodes that are weighed against each other
+_MOST_TRIED = 12  # numbers of nodes that are weighed against each other
 _WORTH = 0.95  # another number must make the work cheaper by that
 _HALF_LIFE_S = 24 * 3600.0  # of how often spot was there
 _BELIEVED, _BELIEVED_S = 0.7, 12 * 3600.0  # before it is seen, and for how long that counts
@@ -81,25 +81,35 @@ class _ElasticCourse:
         """The site whose work is cheapest among those fast enough; if none is, the fastest."""
         job, speeds = self._job, self._job.speeds
         held = min(sum(view.on_spot), job.max_nodes)
+        most = min(placing.most, job.max_nodes)
+        hurry = self._pace.ahead_s(view) < 0
+        if not speeds[most]:
+            return None
         found: dict[int, Site] = {}
         for nodes in {*self._tried, held}:
-            if speeds[nodes] and (site := placing.best(nodes, home=self._home)):
-                found[nodes] = site
+            if nodes <= most and speeds[nodes] >= max(needed, speeds[job.min_nodes]):
+                site = placing.best(nodes, home=self._home, hurry=hurry)
+                if site:
+                    found[nodes] = site
         if not found:
-            return None
-        enough = [nodes for nodes in found if speeds[nodes] >= needed]
-        if not enough:
-            fastest = max(found, key=lambda nodes: (speeds[nodes], -nodes))
-            return _told(found[fastest], f"{fastest} nodes, all that there are")
+            return self._fastest(placing, most, hurry=hurry)
         cost = {
-            nodes: (found[nodes].usd_per_hour + job.time_usd_per_hour) / speeds[nodes]
-            for nodes in enough
+            nodes: (site.usd_per_hour + job.time_usd_per_hour) / speeds[nodes]
+            for nodes, site in found.items()
         }
         best = min(cost, key=lambda nodes: (round(cost[nodes], 9), -nodes))
         if held in cost and cost[best] > _WORTH * cost[held]:
             best = held
         usd = cost[best]
         return _told(found[best], f"{best} nodes: {usd:.2f} USD for an hour of one node's work")
+
+    def _fastest(self, placing: Placing, most: int, *, hurry: bool) -> Site | None:
+        """All that there are; of the home region if it does not pay to leave it."""
+        site = placing.best(most, home=self._home, hurry=hurry)
+        if site is None:
+            most = min(placing.room(self._home), self._job.max_nodes)
+            site = placing.site(self._home, most) if self._job.speeds[most] else None
+        return _told(site, f"{most} nodes, all that there are") if site else None
 
     def _on_demand_beside(self, view: FleetView, spot: int, needed: float) -> int:
         """On-demand nodes that it takes beside the spot ones to stay in time."""

@@ -35,7 +35,8 @@ class _MultiZoneCourse:
         if not self._pace.may_risk(view):
             why = "no slack is left: on-demand is sure"
             return all_on_demand(job, view, nodes, home=self._home, why=why)
-        site = self._placing.best(nodes, home=self._home)
+        hurry = self._pace.ahead_s(view) < 0
+        site = self._placing.best(nodes, home=self._home, hurry=hurry)
         held = sum(view.on_demand)
         if site is not None:
             if not held or any(view.on_spot) or self._placing.back_pays(site):
@@ -49,11 +50,11 @@ class _MultiZoneCourse:
         if self._pace.pays_for_on_demand(
             view, is_there=held > 0, more_usd_per_hour=nodes * (price - cheapest)
         ):
-            why = f"no region holds {nodes} spot nodes: on-demand"
+            why = f"no spot for {nodes} nodes: on-demand"
             return all_on_demand(job, view, nodes, home=self._home, why=why)
         nothing = (0,) * len(job.places)
         return FleetDecision(
             spot=nothing,
             on_demand=nothing,
-            why=f"no region holds {nodes} spot nodes, and there is time: wait",
+            why=f"no spot for {nodes} nodes that is worth a move, and there is time: wait",
         )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 # "Can't Be Late", NSDI 2024.
 _HAZARD, _FALL = 0.6, 0.7
 _ALL_UP, _ALL_DOWN, _JUST_LOST = 0.69, 1.56, 1.28
+_BACK_ALL_DOWN = 0.65
 _JUST_S = 1800.0
 _YOUNGEST_H = 0.25  # below, the hazard stays: those traces hold no more of the shortest runs
 _PRIOR_LOSSES = 2.0  # as many seen ones the fit counts for
@@ -27,6 +28,7 @@ class Outlook:
         ]
         self._forget = 0.5 ** (gap_s / _HALF_LIFE_S)
         self._age_h = [-1.0] * self._count  # of the run of spot; below 0 if there is none
+        self._down_h = [0.0] * self._count  # since there was some
         self._seen = [0.0] * self._count  # losses, the older the less they count
         self._hoped = [0.0] * self._count  # of a zone as the fit has it, in the same time
         self._lost_s = [-math.inf] * self._count
@@ -43,11 +45,13 @@ class Outlook:
                 if up[place]:
                     self._age_h[place] = age_h + gap_h
                 else:
-                    self._age_h[place] = -1.0
+                    self._age_h[place], self._down_h[place] = -1.0, 0.0
                     self._seen[place] += 1
                     self._lost_s[place] = elapsed_s
             elif up[place]:
                 self._age_h[place] = 0.0
+            else:
+                self._down_h[place] += gap_h
         self._up, self._now_s = up, elapsed_s
 
     def factor(self, place: int) -> float:
@@ -74,15 +78,24 @@ class Outlook:
 
     def stay_h(self, place: int, hours: float) -> float:
         """How long a run of spot will probably go on there, at most ``hours``."""
-        factor, age_h = self.factor(place), max(self._age_h[place], 0.0)
-        start = _cumulative(age_h)
-        total, before_h, before = 0.0, 0.0, 1.0
-        for part in (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0):
-            at_h = hours * part
-            alive = math.exp(-factor * (_cumulative(age_h + at_h) - start))
-            total += (at_h - before_h) * (alive + before) / 2
-            before_h, before = at_h, alive
-        return total
+        return _mean_h([max(self._age_h[place], 0.0)], self.factor(place), hours)
+
+    def back_h(self, places: Sequence[int], hours: float) -> float:
+        """How long it will probably take until one of these places has spot again, at most."""
+        return _mean_h([self._down_h[place] for place in places], _BACK_ALL_DOWN, hours)
+
+
+def _mean_h(ages_h: Sequence[float], factor: float, hours: float) -> float:
+    """Mean time until the first of these changes, each of its age, cut off after ``hours``."""
+    start = sum([_cumulative(age_h) for age_h in ages_h])
+    total, before_h, before = 0.0, 0.0, 1.0
+    for part in (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0):
+        at_h = hours * part
+        losses = sum([_cumulative(age_h + at_h) for age_h in ages_h]) - start
+        alive = math.exp(-factor * losses)
+        total += (at_h - before_h) * (alive + before) / 2
+        before_h, before = at_h, alive
+    return total
 
 
 def _cumulative(age_h: float) -> float:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from spotray.policy.fleet import FleetJob, FleetView
 from spotray.policy.outlook import Outlook
 
-_LOOK_H = 24.0  # as far as prices and days are believed to stay as they are
-_PAYS = 1.25  # a move must save so many times what it costs: forecasts err
+_LOOK_H = 6.0  # as far as prices and days are believed to stay as they are
+_BACK_H = 24.0  # as far as it is asked when spot will be back
+_PAYS = 1.5  # a move must save so many times what it costs: forecasts err
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,34 +44,45 @@ class Placing:
         """Take a tick's facts; called once a tick, in order. ``needed``: nodes to be up."""
         self._outlook.see(view.elapsed_s, [count >= needed for count in view.capacity])
         self._view = view
-        self._rates: dict[int, float] = {}
+        self._rates = {
+            place: self._rate_usd(place, view.spot_usd_per_hour[place])
+            for places in self._by_region.values()
+            for place in places
+        }
+        rate = self._rates.__getitem__
+        self._cheap = {region: sorted(here, key=rate) for region, here in self._by_region.items()}
+        self._room = {
+            region: sum([view.capacity[place] for place in here])
+            for region, here in self._by_region.items()
+        }
 
-    def rate_usd(self, place: int) -> float:
+    @property
+    def most(self) -> int:
+        """Spot nodes that the largest region holds now."""
+        return max(self._room.values())
+
+    def _rate_usd(self, place: int, price: float) -> float:
         """An hour of one spot node there, with what its losses will cost."""
-        rate = self._rates.get(place)
-        if rate is None:
-            price = self._view.spot_usd_per_hour[place]
-            losses = self._outlook.losses(place, 1.0)
-            rate = self._rates[place] = price + losses * self._restart_usd(price)
-        return rate
+        return price + self._outlook.losses(place, 1.0) * self._restart_usd(price)
 
     def _restart_usd(self, price: float) -> float:
         """What a start costs each node: paid without work, and the time."""
         job = self._job
-        hour_usd = self._tightness * max(self._cheapest_od - price, 0.0)
-        hour_usd += job.time_usd_per_hour / job.max_nodes
-        return job.start_s / 3600 * (price + hour_usd)
+        return job.start_s / 3600 * (price + self._hour_usd(price, self._tightness))
+
+    def _hour_usd(self, price: float, tightness: float) -> float:
+        """What an hour without work costs, for each node."""
+        late_usd = tightness * max(self._cheapest_od - price, 0.0)
+        return late_usd + self._job.time_usd_per_hour / self._job.max_nodes
 
     def site(self, region: str, nodes: int) -> Site | None:
         """The best of a region for so many nodes; None if it does not hold them.
 
         Nodes that are held stay where they are, unless a move pays.
         """
-        view, places = self._view, self._by_region[region]
-        if sum(view.capacity[place] for place in places) < nodes:
+        view, cheap, rates = self._view, self._cheap[region], self._rates
+        if self._room[region] < nodes:
             return None
-        rate = self.rate_usd
-        cheap = sorted(places, key=lambda place: (rate(place), place))
         spot = [0] * len(self._job.places)
         left = nodes
         for place in cheap:  # what is held first, the cheapest of that
@@ -81,7 +93,7 @@ class Placing:
             spot[place] += more
             left -= more
         why = self._move_zones(spot, cheap)
-        usd = sum(spot[place] * rate(place) for place in places if spot[place])
+        usd = sum([spot[place] * rates[place] for place in cheap])
         if not why:
             named = ", ".join(f"{spot[p]} in {self._zones[p]}" for p in cheap if spot[p])
             why = f"{named} at {usd:.2f} USD/h with their risk"
@@ -89,13 +101,15 @@ class Placing:
 
     def _move_zones(self, spot: list[int], cheap: Sequence[int]) -> str:
         """Shift held nodes to cheaper zones of the region where that pays; says what it did."""
-        view = self._view
+        view, rates = self._view, self._rates
+        if sum([spot[place] > 0 for place in cheap]) == 1 and spot[cheap[0]]:
+            return ""  # all in the cheapest
         for low in cheap:
             room = view.capacity[low] - spot[low]
             if room <= 0:
                 continue
             for high in reversed(cheap):
-                gain = self.rate_usd(high) - self.rate_usd(low)
+                gain = rates[high] - rates[low]
                 if gain <= 0:
                     break
                 held = min(spot[high], view.on_spot[high])
@@ -137,20 +151,28 @@ class Placing:
         stays_h = min(self._stay_h(place) for place, count in enumerate(site.spot) if count)
         return (held_usd - site.usd_per_hour) * stays_h > _PAYS * costs
 
-    def best(self, nodes: int, *, home: str = "") -> Site | None:
-        """The best site of all regions; None if none holds so many.
+    def room(self, region: str) -> int:
+        """Spot nodes that a region holds now."""
+        return self._room.get(region, 0)
+
+    def best(self, nodes: int, *, home: str = "", hurry: bool = False) -> Site | None:
+        """The best site of all regions; None if none holds so many, or if it pays to wait.
 
         Args:
             nodes: how many, all in one region.
             home: where the job is, or was last: to leave costs a restart and the move of its
                 data.
+            hurry: every hour lost now is made up for on on-demand.
         """
         found = [site for region in self._by_region if (site := self.site(region, nodes))]
         if not found:
             return None
         there = next((site for site in found if site.region == home), None)
         cheapest = min(found, key=lambda site: site.usd_per_hour)
-        if there is None or cheapest is there:
+        if there is None:
+            waits = self._job.move_usd > 0 and home in self._by_region and self._view.done_s > 0
+            return None if waits and self._wait_pays(nodes, home, cheapest, hurry) else cheapest
+        if cheapest is there:
             return cheapest
         first = next(place for place, count in enumerate(cheapest.spot) if count)
         saves = (there.usd_per_hour - cheapest.usd_per_hour) * self._stay_h(first)
@@ -167,3 +189,11 @@ class Placing:
             why=f"{nodes} from {home} to {cheapest.region}: saves {saves:.2f} USD, the move "
             f"costs {costs:.2f}",
         )
+
+    def _wait_pays(self, nodes: int, home: str, site: Site, hurry: bool) -> bool:
+        """Whether spot will probably be back at home for less than the way of the data."""
+        hours = self._outlook.back_h(self._by_region[home], _BACK_H)
+        first = next(place for place, count in enumerate(site.spot) if count)
+        price = self._view.spot_usd_per_hour[first]
+        hour_usd = self._hour_usd(price, 1.0 if hurry else self._tightness)
+        return self._job.move_usd > nodes * hour_usd * hours
