@@ -47,10 +47,11 @@ ALLOWED = {
     "azure": ("cloud/azure/",),
     "sklearn": ("lab/digits.py",),
     "pyarrow": ("storage.py", "market/table.py", "checkpoint/", "train/", "tune/", "lab/"),
+    "matplotlib": ("report/",),
     "rich": ("cli/", "lab/", "tune/progress.py"),
 }
 # Extras: never at module level.
-LAZY = ("boto3", "botocore", "google", "googleapiclient", "azure", "sklearn")
+LAZY = ("boto3", "botocore", "google", "googleapiclient", "azure", "sklearn", "matplotlib")
 
 
 @dataclass(frozen=True, kw_only=True)

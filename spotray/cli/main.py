@@ -28,6 +28,7 @@ COMMANDS = (
     "prices",
     "plan",
     "simulate",
+    "hazards",
     "cluster",
 )
 

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spotray.cli import simulate_fleet
 from spotray.errors import ConfigError, TraceError
 
 if TYPE_CHECKING:
@@ -48,7 +49,12 @@ def add_parser(subparsers: Any) -> None:
         metavar="MINUTES",
         help="useful time that a start or a change costs; default: %(default)g",
     )
-    parser.add_argument("--nodes", type=int, default=1, help="nodes the job needs, all or none")
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        default=1,
+        help="nodes the job needs, all or none; of a --fleet the most",
+    )
     parser.add_argument("--on-demand-price", type=float, default=3.06, metavar="USD_PER_HOUR")
     parser.add_argument("--spot-price", type=float, default=0.9731, metavar="USD_PER_HOUR")
     parser.add_argument(
@@ -61,11 +67,14 @@ def add_parser(subparsers: Any) -> None:
         "--why", action="store_true", help="print each change of the first job, and its reason"
     )
     parser.add_argument("--json", action="store_true", help="print the result object")
+    simulate_fleet.add_arguments(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Simulate and print."""
+    if args.fleet:
+        return simulate_fleet.run(args)
     from spotray.cli.tables import print_json
     from spotray.sim.cases import cut, load_traces, made_up_traces
     from spotray.sim.compare import run_cases, standings

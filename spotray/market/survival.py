@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from spotray.errors import ConfigError
 
@@ -55,12 +56,11 @@ def kaplan_meier(lives: Iterable[Life]) -> list[Step]:
     """
     given = sorted(lives, key=lambda life: life.seconds)
     found: list[Step] = []
-    alive, variance, at = 1.0, 0.0, 0
-    while at < len(given):
-        age_s, at_risk = given[at].seconds, len(given) - at
-        same = [life for life in given[at:] if life.seconds == age_s]
-        at += len(same)
-        ended = sum(life.ended for life in same)
+    alive, variance, left = 1.0, 0.0, len(given)
+    for age_s, same in groupby(given, key=lambda life: life.seconds):
+        ends = [life.ended for life in same]
+        at_risk, ended = left, sum(ends)
+        left -= len(ends)
         if not ended:
             continue
         alive *= 1 - ended / at_risk
@@ -82,28 +82,66 @@ def _log_log(alive: float, variance: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Weibull:
-    """A hazard that falls with age (``shape`` below 1), stays (1) or grows (above 1)."""
+    """A hazard that falls with age (``shape`` below 1), stays (1) or grows (above 1).
+
+    ``limit_s``: nobody lives longer, as Google's preemptible machines, which are all stopped
+    after 24 hours.
+    """
 
     shape: float
     scale_s: float  # 63 % live no longer
     log_shape_error: float = math.nan  # standard errors, of the logarithms
     log_scale_error: float = math.nan
+    log_covariance: float = 0.0  # of the two logarithms
+    limit_s: float = math.inf
 
     def alive_frac(self, age_s: float) -> float:
         """The share of nodes that live longer than ``age_s``."""
-        return math.exp(-((age_s / self.scale_s) ** self.shape))
+        return 0.0 if age_s >= self.limit_s else math.exp(-self.cumulative(age_s))
+
+    def cumulative(self, age_s: float) -> float:
+        """Losses that a node would meet up to an age if it were replaced at once, >= 0."""
+        return math.pow(age_s / self.scale_s, self.shape)
 
     def hazard_per_hour(self, age_s: float) -> float:
         """Losses per hour of nodes of that age, > 0; infinite at 0 if it falls with age."""
-        if age_s <= 0 and self.shape < 1:
+        if age_s >= self.limit_s or (age_s <= 0 and self.shape < 1):
             return math.inf
         old = math.pow(age_s / self.scale_s, self.shape - 1)
         return 3600 * self.shape / self.scale_s * old
 
     def alive_after_frac(self, seconds: float, *, age_s: float) -> float:
         """The share of nodes of that age that live ``seconds`` longer."""
-        before, after = age_s / self.scale_s, (age_s + seconds) / self.scale_s
-        return math.exp(before**self.shape - after**self.shape)
+        if age_s + seconds >= self.limit_s:
+            return 0.0
+        return math.exp(self.cumulative(age_s) - self.cumulative(age_s + seconds))
+
+    def alive_range(self, age_s: float) -> tuple[float, float]:
+        """Between which two values `alive_frac` lies with 95 % confidence; (0, 1) if unknown."""
+        if age_s <= 0 or age_s >= self.limit_s:
+            return (1.0, 1.0) if age_s <= 0 else (0.0, 0.0)
+        width = _Z95 * self._error(self.shape * math.log(age_s / self.scale_s))
+        if math.isnan(width):
+            return 0.0, 1.0
+        losses = self.cumulative(age_s)
+        return math.exp(-losses * math.exp(width)), math.exp(-losses * math.exp(-width))
+
+    def hazard_range(self, age_s: float) -> tuple[float, float]:
+        """Between which two values `hazard_per_hour` lies with 95 % confidence, at an age > 0."""
+        hazard = self.hazard_per_hour(age_s)
+        width = _Z95 * self._error(1 + self.shape * math.log(age_s / self.scale_s))
+        if math.isnan(width) or math.isinf(hazard):
+            return 0.0, math.inf
+        return hazard * math.exp(-width), hazard * math.exp(width)
+
+    def _error(self, by_log_shape: float) -> float:
+        """Standard error of a logarithm: its slopes are that by log shape, -shape by log scale."""
+        variance = (
+            (by_log_shape * self.log_shape_error) ** 2
+            + (self.shape * self.log_scale_error) ** 2
+            - 2 * by_log_shape * self.shape * self.log_covariance
+        )
+        return variance if math.isnan(variance) else math.sqrt(max(variance, 0.0))
 
 
 # Of the public availability traces of AWS V100: what to believe before anything is seen.
@@ -150,6 +188,7 @@ def fit_weibull(
         scale_s=scale_s,
         log_shape_error=math.sqrt(ss / determinant),
         log_scale_error=math.sqrt(kk / determinant),
+        log_covariance=-ks / determinant,
     )
 
 

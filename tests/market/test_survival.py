@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import math
 import random
+from dataclasses import replace
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from spotray.errors import ConfigError
 from spotray.market.survival import PRIOR, Life, Weibull, fit_weibull, kaplan_meier
@@ -83,6 +87,56 @@ def test_the_hazard_falls_with_age_and_the_old_live_on() -> None:
     assert young == pytest.approx(falls.alive_frac(HOUR))
     assert old > 2 * young
     assert Weibull(shape=1.0, scale_s=HOUR).hazard_per_hour(7.0) == pytest.approx(1.0)
+
+
+def test_the_curve_is_the_one_of_a_statistics_library() -> None:
+    seen = lives(5, 200, Weibull(shape=0.7, scale_s=3 * HOUR), watched_s=4 * HOUR)
+    sample = stats.CensoredData.right_censored(
+        np.array([one.seconds for one in seen]), np.array([not one.ended for one in seen])
+    )
+    theirs = stats.ecdf(sample).sf
+    band = theirs.confidence_interval(method="log-log")
+    for step in kaplan_meier(seen):
+        assert step.alive_frac == pytest.approx(float(theirs.evaluate(step.age_s)))
+        assert step.low_frac == pytest.approx(float(band.low.evaluate(step.age_s)))
+        assert step.high_frac == pytest.approx(float(band.high.evaluate(step.age_s)))
+
+
+def test_the_fit_is_the_one_of_a_statistics_library() -> None:
+    seen = lives(6, 300, Weibull(shape=0.6, scale_s=3 * HOUR), watched_s=4 * HOUR)
+    hours = np.array([one.seconds / HOUR for one in seen])
+    sample = stats.CensoredData.right_censored(hours, np.array([not one.ended for one in seen]))
+    shape, _, scale_h = stats.weibull_min.fit(sample, floc=0.0)
+    fit = fit_weibull(seen, prior_ends=0)
+    assert fit.shape == pytest.approx(shape, rel=1e-3)
+    assert fit.scale_s == pytest.approx(scale_h * HOUR, rel=1e-3)
+
+
+def test_the_range_of_a_fit_holds_the_truth_about_as_often_as_it_says() -> None:
+    truth = Weibull(shape=0.5, scale_s=2 * HOUR)
+    held = {0.3: 0, 6.0: 0}
+    hazards = dict(held)
+    for seed in range(100):
+        fit = fit_weibull(lives(seed, 80, truth, watched_s=8 * HOUR), prior_ends=0)
+        for age_h in held:
+            low, high = fit.alive_range(age_h * HOUR)
+            held[age_h] += low <= truth.alive_frac(age_h * HOUR) <= high
+            low, high = fit.hazard_range(age_h * HOUR)
+            hazards[age_h] += low <= truth.hazard_per_hour(age_h * HOUR) <= high
+    assert all(88 <= count <= 100 for count in (*held.values(), *hazards.values()))
+
+
+def test_nobody_lives_longer_than_a_limit() -> None:
+    limited = replace(PRIOR, limit_s=24 * HOUR)
+    assert limited.alive_frac(23 * HOUR) == PRIOR.alive_frac(23 * HOUR)
+    assert limited.alive_frac(24 * HOUR) == 0
+    assert limited.alive_after_frac(2 * HOUR, age_s=23 * HOUR) == 0
+    assert limited.hazard_per_hour(24 * HOUR) == math.inf
+
+
+def test_a_fit_without_errors_has_no_narrow_range() -> None:
+    assert PRIOR.alive_range(HOUR) == (0.0, 1.0)
+    assert PRIOR.hazard_range(HOUR) == (0.0, math.inf)
 
 
 def test_what_is_no_life_is_refused() -> None:
