@@ -41,12 +41,12 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _add_new(commands: Any) -> None:
-    from spotray.cluster.presets import PRESETS
+    from spotray.cluster.presets import NAMES
 
     one = commands.add_parser(
         "new",
         help="write the YAML of a cluster",
-        description=f"Write the YAML of a cluster. Known are: {', '.join(PRESETS)}.",
+        description=f"Write the YAML of a cluster. Known are: {', '.join(NAMES)}.",
     )
     add = one.add_argument
     add("words", metavar="WORD", nargs="*", help="which: aws g5 spot, or aws-g5-spot")
@@ -159,12 +159,12 @@ def made_by(args: argparse.Namespace) -> str:
 
 def _chosen(args: argparse.Namespace) -> ClusterSpec | None:
     """The spec, or None if its file is wrong, which was told then."""
-    from spotray.cluster.presets import PRESETS, preset
+    from spotray.cluster.presets import NAMES, preset
     from spotray.cluster.spec import read_toml
     from spotray.errors import ConfigError
 
     if bool(args.words) == bool(args.spec):
-        raise ConfigError(f"say which cluster: {', '.join(PRESETS)}; or give --spec FILE")
+        raise ConfigError(f"say which cluster: {', '.join(NAMES)}; or give --spec FILE")
     if args.spec:
         spec, problems = read_toml(_text(args.spec))
         for problem in problems:

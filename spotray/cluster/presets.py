@@ -6,8 +6,26 @@ them rendered. What an account must fill in is a placeholder that `validate` nam
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
+
 from spotray.cluster.spec import ClusterSpec, HeadSpec, WorkerSpec
 from spotray.errors import ConfigError
+
+# Apart from the specs: these are checked with the table of instance types, which the
+# command's help need not read.
+NAMES = (
+    "aws-g5-spot",
+    "aws-g6-spot",
+    "aws-g4dn-spot",
+    "aws-g6-efa",
+    "aws-mixed",
+    "aws-plain",
+    "gcp-l4-spot",
+    "gcp-t4-spot",
+    "gcp-t4-preemptible",
+    "azure-nc-t4-spot",
+)
 
 BUCKET = "my-bucket"
 PROJECT = "my-project"
@@ -131,7 +149,10 @@ def _all() -> tuple[ClusterSpec, ...]:
     )
 
 
-PRESETS = {one.name: one for one in _all()}
+@cache
+def presets() -> Mapping[str, ClusterSpec]:
+    """All of them by name: `NAMES`."""
+    return {one.name: one for one in _all()}
 
 
 def preset(name: str) -> ClusterSpec:
@@ -140,6 +161,6 @@ def preset(name: str) -> ClusterSpec:
     Raises:
         ConfigError: there is none.
     """
-    if name not in PRESETS:
-        raise ConfigError(f"no cluster is called {name!r}: take {', '.join(PRESETS)}")
-    return PRESETS[name]
+    if name not in NAMES:
+        raise ConfigError(f"no cluster is called {name!r}: take {', '.join(NAMES)}")
+    return presets()[name]

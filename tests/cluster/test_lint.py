@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from spotray.cluster.lint import lint
-from spotray.cluster.presets import PRESETS, preset
+from spotray.cluster.presets import NAMES, preset
 from spotray.cluster.problems import Problem
 from spotray.cluster.render import RAY_VERSION, render
 
@@ -24,7 +24,7 @@ def config_of(name: str) -> Config:
     return config
 
 
-BASES = {name: config_of(name) for name in PRESETS}
+BASES = {name: config_of(name) for name in NAMES}
 
 
 def problems(config: Config) -> list[Problem]:
@@ -280,7 +280,7 @@ WRONG: list[tuple[str, Callable[[Config], None], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", NAMES)
 def test_what_is_rendered_has_nothing_but_placeholders(name: str) -> None:
     found = problems(BASES[name])
     assert found

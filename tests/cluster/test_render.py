@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 from spotray.agent.__main__ import _parser as agent_parser
-from spotray.cluster.presets import PRESETS, preset
+from spotray.cluster.presets import NAMES, preset, presets
 from spotray.cluster.render import RAY_VERSION, agent_command, environment, render
 from spotray.cluster.spec import ClusterSpec
 from spotray.controller.__main__ import _parser as controller_parser
 
 CONFIGS = Path(__file__).parents[2] / "cluster-configs"
-OURS = [name for name, spec in PRESETS.items() if spec.provider == "spotray"]
+OURS = [name for name, spec in presets().items() if spec.provider == "spotray"]
 
 
 def rendered(spec: ClusterSpec) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def workers(config: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in config["available_node_types"].items() if k != "head"}
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_file_in_cluster_configs_is_what_its_first_line_makes(name: str) -> None:
     file = f"cluster-configs/{name}.yaml"
     text = (CONFIGS / f"{name}.yaml").read_text(encoding="utf-8")
@@ -40,10 +40,10 @@ def test_the_file_in_cluster_configs_is_what_its_first_line_makes(name: str) -> 
 
 
 def test_cluster_configs_holds_nothing_else() -> None:
-    assert {path.stem for path in CONFIGS.glob("*.yaml")} == set(PRESETS)
+    assert {path.stem for path in CONFIGS.glob("*.yaml")} == set(NAMES) == set(presets())
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", NAMES)
 def test_ray_is_the_version_that_this_project_is_tested_with(name: str) -> None:
     import ray
 
@@ -52,7 +52,7 @@ def test_ray_is_the_version_that_this_project_is_tested_with(name: str) -> None:
     assert f"'ray[default]=={RAY_VERSION}'" in setup
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_command_is_one_that_bash_reads(name: str) -> None:
     config = rendered(preset(name))
     for key in config:
@@ -80,7 +80,7 @@ def test_setting_the_environment_up_twice_leaves_one_of_each(tmp_path: Path) -> 
     assert {f"{key}={value}" for key, value in expected.items()} <= set(shown)
 
 
-@pytest.mark.parametrize("name", [one for one, spec in PRESETS.items() if spec.cloud == "aws"])
+@pytest.mark.parametrize("name", [one for one, spec in presets().items() if spec.cloud == "aws"])
 def test_the_agent_takes_the_arguments_that_it_is_started_with(name: str) -> None:
     spec = preset(name)
     (start,) = [
@@ -92,7 +92,7 @@ def test_the_agent_takes_the_arguments_that_it_is_started_with(name: str) -> Non
     assert (args.cloud, args.ray_address) == (spec.cloud, "$RAY_HEAD_IP:6379")
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_head_runs_the_controller(name: str) -> None:
     config = rendered(preset(name))
     commands = config["head_start_ray_commands"]
@@ -160,7 +160,7 @@ def test_no_label_says_what_the_provider_decides(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_head_takes_no_work_and_workers_reach_the_bucket(name: str) -> None:
     spec, config = preset(name), rendered(preset(name))
     assert config["available_node_types"]["head"]["resources"] == {"CPU": 0}

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from spotray.cluster.presets import PRESETS, preset
+from spotray.cluster.presets import NAMES, preset
 from spotray.cluster.spec import ClusterSpec, WorkerSpec, read_toml
 from spotray.errors import ConfigError
 
@@ -37,9 +37,9 @@ def test_a_document_becomes_a_spec_with_defaults_for_the_rest() -> None:
     assert spec.max_workers == 4
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_spec_comes_back_from_its_document(name: str) -> None:
-    assert ClusterSpec.from_toml(PRESETS[name].to_toml()) == PRESETS[name]
+    assert ClusterSpec.from_toml(preset(name).to_toml()) == preset(name)
 
 
 def test_a_whole_number_is_a_number() -> None:

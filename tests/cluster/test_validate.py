@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from spotray.cluster.presets import PRESETS, preset
+from spotray.cluster.presets import NAMES, preset, presets
 from spotray.cluster.render import render
 from spotray.cluster.validate import Verdict, validate
 
 ROOT = Path(__file__).parents[2]
-AWS = [name for name, spec in PRESETS.items() if spec.cloud == "aws"]
+AWS = [name for name, spec in presets().items() if spec.cloud == "aws"]
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def quick(text: str) -> Verdict:
 @pytest.fixture(scope="module")
 def rehearsed() -> dict[str, Verdict]:
     """One process for all of them: most of its time goes into imports."""
-    files = {name: (ROOT / f"cluster-configs/{name}.yaml").read_text() for name in PRESETS}
+    files = {name: (ROOT / f"cluster-configs/{name}.yaml").read_text() for name in NAMES}
 
     def node(config: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = config["available_node_types"]["gpu"]["node_config"]
@@ -67,7 +67,7 @@ def rehearsed() -> dict[str, Verdict]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_file_of_cluster_configs_is_right(rehearsed: dict[str, Verdict], name: str) -> None:
     verdict = rehearsed[name]
     assert not verdict.is_wrong, verdict.problems
