@@ -215,7 +215,8 @@ def _train(
 
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", rank) if cuda else torch.device("cpu")
-    more = {} if job.image_size is None else {"img_size": job.image_size}
+    more: dict[str, Any] = {} if job.image_size is None else {"img_size": job.image_size}
+    model: Any
     try:
         try:
             model = timm.create_model(job.model, **more)
