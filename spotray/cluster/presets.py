@@ -6,6 +6,9 @@ them rendered. What an account must fill in is a placeholder that `validate` nam
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
 from spotray.cluster.spec import ClusterSpec, HeadSpec, WorkerSpec
 from spotray.errors import ConfigError
 
@@ -131,7 +134,32 @@ def _all() -> tuple[ClusterSpec, ...]:
     )
 
 
-PRESETS = {one.name: one for one in _all()}
+class _Presets(Mapping[str, ClusterSpec]):
+    """By name. Names cost nothing; the first spec makes all, which reads the catalog.
+
+    ``spotray --help`` lists the names, and is to answer at once.
+    """
+
+    _names = (
+        *("aws-g5-spot", "aws-g6-spot", "aws-g4dn-spot", "aws-g6-efa", "aws-mixed", "aws-plain"),
+        *("gcp-l4-spot", "gcp-t4-spot", "gcp-t4-preemptible", "azure-nc-t4-spot"),
+    )
+
+    @cached_property
+    def _specs(self) -> dict[str, ClusterSpec]:
+        return {one.name: one for one in _all()}
+
+    def __getitem__(self, name: str) -> ClusterSpec:
+        return self._specs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+PRESETS: Mapping[str, ClusterSpec] = _Presets()
 
 
 def preset(name: str) -> ClusterSpec:

@@ -37,6 +37,13 @@ def test_a_document_becomes_a_spec_with_defaults_for_the_rest() -> None:
     assert spec.max_workers == 4
 
 
+def test_every_preset_has_the_name_that_it_is_listed_under() -> None:
+    assert {name: spec.name for name, spec in PRESETS.items()} == {name: name for name in PRESETS}
+    from spotray.cluster.presets import _all
+
+    assert [one.name for one in _all()] == list(PRESETS)
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_spec_comes_back_from_its_document(name: str) -> None:
     assert ClusterSpec.from_toml(PRESETS[name].to_toml()) == PRESETS[name]
