@@ -27,6 +27,7 @@ COMMANDS = (
     "cost",
     "prices",
     "plan",
+    "bench_node",
     "simulate",
     "hazards",
     "cluster",

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spotray.plan.forecast import Spread
     from spotray.plan.plan import Option, Plan, Ranked
 
 _RANKED = 12  # rows of the second table
@@ -89,11 +88,12 @@ def _show(result: Plan) -> None:
         f"{wish.hours:g} h of work on {wish.gpus} {wish.gpu}, to be done in "
         f"{wish.deadline_s / 3600:g} h",
         [
-            *("way", "machines", "region", ">probably", ">8 in 10 within", ">done after"),
-            *(">8 in 10 within", ">late", *([">per M samples"] if rated else [])),
+            *("way", "machines", "region", ">cost", ">done after", ">late"),
+            *([">per M samples"] if rated else []),
         ],
         [_option_row(one, rated=rated) for one in result.options],
     )
+    print("  in brackets: what 8 in 10 of the simulated jobs are within; ?: not seen to end")
     print()
     shown = result.ranking[:_RANKED]
     print_table(
@@ -117,19 +117,15 @@ def _option_row(one: Option, *, rated: bool) -> list[str]:
         one.name,
         f"{one.machines} x {one.offer.type.name}",
         one.offer.region,
-        f"${cost.middle:.2f}",
-        _between(cost, "${:.2f}", "${:.2f}"),
-        _hours(end.middle),
-        "" if end.low == end.high else f"{_hours(end.low).removesuffix(' h')} - {_hours(end.high)}",
+        f"${cost.middle:.2f}" + _within(f"{cost.low:.2f}", f"{cost.high:.2f}"),
+        _hours(end.middle) + _within(_hours(end.low), _hours(end.high)),
         f"{100 * forecast.late_frac:.0f} %",
         *([_money(one.usd_per_million_samples)] if rated else []),
     ]
 
 
-def _between(spread: Spread, low: str, high: str) -> str:
-    if spread.low == spread.high:
-        return ""
-    return f"{low.format(spread.low)} - {high.format(spread.high)}"
+def _within(low: str, high: str) -> str:
+    return "" if low == high else f" ({low.removesuffix(' h')} - {high.removesuffix(' h')})"
 
 
 def _hours(seconds: float) -> str:

@@ -28,6 +28,8 @@ def test_it_compares_the_ways_and_says_what_the_numbers_rest_on(
     assert ways == ["on-demand", "on-demand", "spot, lookahead", "spot only"]
     assert any(line.startswith("note  prices: skypilot-catalog") for line in lines)
     assert any("made-up markets" in line for line in lines)
+    assert "(" in lines[4]  # a range, not one number
+    assert "(" not in lines[2]
 
 
 def test_json_has_ranges_and_no_number_that_json_does_not_know(
