@@ -12,34 +12,32 @@ from typing import Any
 
 import click
 
-from spotray.clock import Clock, SystemClock
+from spotray.clock import Clock
 from spotray.cloud.aws.disks import EbsDisks
-from spotray.cloud.aws.errors import aws_errors, boto_errors
-from spotray.cluster.disks.fit import with_data_disk
+from spotray.cloud.aws.errors import CREDENTIALS_CURE, aws_errors, boto_errors
 from spotray.cluster.disks.supply import DiskSupply
-from spotray.cluster.launcher import Launcher, NothingLaunched, launch_head
+from spotray.cluster.launcher import launch_head
+from spotray.cluster.market_nodes import MarketNodes, asked_plainly, refuse_if
 from spotray.cluster.markets import LaunchConfig, check_node_types, check_provider
-from spotray.cluster.memory import LaunchMemory
-from spotray.cluster.ray_autoscaler.aws import OpenAWSNodeProvider, filled_out
-from spotray.cluster.ray_autoscaler.seams import (
-    is_head,
-    labels_of,
-    launch_failed,
-    node_type_of,
-    of_type,
-    with_true_labels,
-)
-from spotray.cluster.telling import Teller
-from spotray.cluster.vanished import Fate, Lookout, Machine
-from spotray.errors import ConfigError, SpotrayError
+from spotray.cluster.ray_autoscaler.aws import OpenAWSNodeProvider, bootstrapped, filled_out
+from spotray.cluster.ray_autoscaler.seams import is_head, launch_failed, node_type_of
+from spotray.cluster.vanished import Fate, Machine
+from spotray.errors import ConfigError
 from spotray.market.offer import Market
 
 log = logging.getLogger(__name__)
 
 MARKET_TAG = "spotray-market"  # on each EC2 instance: what it was launched as
+_NO_CREDENTIALS = (  # of botocore
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "ProfileNotFound",
+    "TokenRetrievalError",
+    "UnauthorizedSSOTokenError",
+)
 
 
-class SpotNodeProvider(OpenAWSNodeProvider):
+class SpotNodeProvider(MarketNodes, OpenAWSNodeProvider):
     """Ray's nodes on EC2: spot first, on-demand when spot is out, the head always on-demand."""
 
     def __init__(
@@ -50,18 +48,8 @@ class SpotNodeProvider(OpenAWSNodeProvider):
         Raises:
             ConfigError: an unknown key or a wrong value in ``provider_config``.
         """
-        self._config = LaunchConfig.parse(provider_config, cloud="aws")
+        self._begin("aws", provider_config, clock=clock, foreign=boto_errors())
         super().__init__({**provider_config, "cache_stopped_nodes": False}, cluster_name)
-        self._clock = clock or SystemClock()
-        self._tell = Teller("aws")
-        self.memory = LaunchMemory(self._config.memory, clock=self._clock)
-        self.launcher = Launcher(
-            self._config.policy,
-            self.memory,
-            tell=self._tell,
-            clock=self._clock,
-            foreign=boto_errors(),
-        )
         self.data_disks = DiskSupply(
             self._config.data_disks,
             lambda: EbsDisks(provider_config["region"], clock=self._clock),
@@ -72,12 +60,6 @@ class SpotNodeProvider(OpenAWSNodeProvider):
             foreign=boto_errors(),
         )
         self._zones: dict[str, str] = {}  # subnet id -> zone
-        self._lookout = Lookout(self.memory, tell=self._tell, clock=self._clock)
-        self._unclear: tuple[type[Exception], ...] = (SpotrayError, *boto_errors())
-
-    def close(self) -> None:
-        """Write what the journal has not got yet. Ray never asks for it: it ends its process."""
-        self._tell.close()
 
     # -- launches ------------------------------------------------------------
 
@@ -88,29 +70,15 @@ class SpotNodeProvider(OpenAWSNodeProvider):
             return self._create_head(node_config, tags, count)
         try:
             subnets = self._subnets(node_config)
-            node_type = node_type_of(tags)
-            candidates = self._config.of(node_type).candidates(
-                "aws", tuple(subnets), node_config["InstanceType"]
-            )
-            return self.launcher.launch(
+            return self._launch(
                 lambda market, wanted: self._ask(market, wanted, node_config, tags, subnets),
-                node_type=node_type,
-                candidates=self.data_disks.in_order(candidates, node_type),
-                wanted=count,
-                on_demand=self._floor_lacks(node_type),
+                node_type=node_type_of(tags),
+                zones=tuple(subnets),
+                own_type=node_config["InstanceType"],
+                count=count,
             )
-        except NothingLaunched as exc:
-            raise launch_failed(exc.word, str(exc)) from exc
         except self._unclear as exc:  # before any market was asked
             raise launch_failed(type(exc).__name__, str(exc)) from exc
-
-    def _floor_lacks(self, node_type: str) -> int:
-        """On-demand workers of a type that are to be and are not."""
-        floor = self._config.of(node_type).on_demand_floor
-        if not floor:
-            return 0
-        there = self.list_nodes(of_type(node_type)).values()
-        return max(0, floor - sum(not _market(instance).spot for instance in there))
 
     def _ask(
         self,
@@ -165,30 +133,21 @@ class SpotNodeProvider(OpenAWSNodeProvider):
 
     # -- what became of the nodes --------------------------------------------
 
-    def market_of(self, node_id: str) -> Market:
-        """Where a node really is, as EC2 says."""
-        return _market(self.instance(node_id))
+    @staticmethod
+    def _market(instance: Any) -> Market:
+        return Market(
+            cloud="aws",
+            zone=instance.placement["AvailabilityZone"],
+            instance_type=instance.instance_type,
+            spot=getattr(instance, "instance_lifecycle", None) == "spot",
+        )
 
-    def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
-        """Ray's listing, which also finds out what vanished since the last one."""
-        if tag_filters:
-            return list(self.list_nodes(tag_filters))
-        ids: list[str] = []
+    def _machine(self, instance: Any) -> Machine:
+        launched_s = instance.launch_time.timestamp()
+        return Machine(market=self._market(instance), launched_s=launched_s)
 
-        def workers() -> dict[str, Machine]:
-            listed = self.list_nodes({})
-            ids.extend(listed)
-            return {
-                node_id: Machine(
-                    market=_market(instance), launched_s=instance.launch_time.timestamp()
-                )
-                for node_id, instance in listed.items()
-                if not is_head(self.tags_of(node_id))
-            }
-
-        self._lookout.look(workers, self._fate)
-        self.data_disks.sweep()
-        return ids
+    def _listed_tags(self, node_id: str, instance: Any) -> Mapping[str, str]:
+        return self.tags_of(node_id)
 
     def _fate(self, node_id: str, machine: Machine) -> Fate:
         try:
@@ -221,50 +180,40 @@ class SpotNodeProvider(OpenAWSNodeProvider):
 
     # -- what Ray is told ----------------------------------------------------
 
-    def get_command_runner(self, log_prefix: str, node_id: str, *args: Any, **kwargs: Any) -> Any:
-        runner = self._ray.get_command_runner(log_prefix, node_id, *args, **kwargs)
-        runner = with_true_labels(runner, lambda: labels_of(self.market_of(node_id)))
-        tags = self.tags_of(node_id)
-        node_type = node_type_of(tags)
-        if is_head(tags) or not self.data_disks.wants(node_type):
-            return runner
-        return with_data_disk(
-            runner,
-            self.data_disks,
-            node=node_id,
-            node_type=node_type,
-            zone=lambda: self.market_of(node_id).zone,
-        )
-
     @staticmethod
     def fillout_available_node_types_resources(cluster_config: dict[str, Any]) -> dict[str, Any]:
         """Ray's defaults and the node types' resources; all problems of our keys at once."""
         provider = cluster_config.get("provider") or {}
         node_types = cluster_config.get("available_node_types") or {}
-        problems = [
-            *check_provider(provider, cloud="aws"),
-            *check_node_types(
-                provider, node_types, head_node_type=cluster_config.get("head_node_type", "")
-            ),
-        ]
-        if problems:
-            # `ray up` prints this error without a traceback.
-            raise click.ClickException("\n".join(str(problem) for problem in problems))
+        refuse_if(
+            [
+                *check_provider(provider, cloud="aws"),
+                *check_node_types(
+                    provider, node_types, head_node_type=cluster_config.get("head_node_type", "")
+                ),
+            ]
+        )
         config = LaunchConfig.parse(provider, cloud="aws")
         own = {name: one["node_config"].get("InstanceType") for name, one in node_types.items()}
-        try:
-            return filled_out(
+        return asked_plainly(
+            lambda: filled_out(
                 cluster_config,
                 lambda name: tuple(t for t in config.of(name).instance_types if t != own[name]),
-            )
-        except ConfigError as exc:
-            raise click.ClickException(str(exc)) from exc
+            ),
+            foreign=(ConfigError, ValueError, click.ClickException, *boto_errors()),
+            words=_words,
+        )
+
+    @staticmethod
+    def bootstrap_config(cluster_config: dict[str, Any]) -> dict[str, Any]:
+        """Ray's: keys, groups and subnets; what EC2 refuses is one line."""
+        return asked_plainly(
+            lambda: bootstrapped(cluster_config), foreign=boto_errors(), words=_words
+        )
 
 
-def _market(instance: Any) -> Market:
-    return Market(
-        cloud="aws",
-        zone=instance.placement["AvailabilityZone"],
-        instance_type=instance.instance_type,
-        spot=getattr(instance, "instance_lifecycle", None) == "spot",
-    )
+def _words(exc: Exception) -> str:
+    told = " ".join(str(exc).split())
+    if type(exc).__name__ in _NO_CREDENTIALS:
+        return f"no credentials that AWS takes: {told}: {CREDENTIALS_CURE}"
+    return told

@@ -15,9 +15,14 @@ from typing import Any
 
 import click
 
-from spotray.clock import Clock, SystemClock
+from spotray.clock import Clock
 from spotray.cloud.disks import Disks
-from spotray.cloud.gcp.errors import foreign_errors, gcp_errors
+from spotray.cloud.gcp.errors import (
+    NO_CREDENTIALS,
+    credential_errors,
+    foreign_errors,
+    gcp_errors,
+)
 from spotray.cluster.disks.boot import (
     LAUNCH_LABEL,
     REUSE_LABEL,
@@ -25,26 +30,20 @@ from spotray.cluster.disks.boot import (
     labels_for,
     startable,
 )
-from spotray.cluster.disks.fit import with_data_disk
 from spotray.cluster.disks.supply import DiskSupply
-from spotray.cluster.launcher import Launcher, NothingLaunched, launch_head
-from spotray.cluster.markets import LaunchConfig, check_node_types, check_provider
-from spotray.cluster.memory import LaunchMemory
+from spotray.cluster.launcher import launch_head
+from spotray.cluster.market_nodes import MarketNodes, asked_plainly, refuse_if
+from spotray.cluster.markets import check_node_types, check_provider
 from spotray.cluster.node_types import mapping
 from spotray.cluster.problems import Problem
-from spotray.cluster.ray_autoscaler.gcp import OpenGCPNodeProvider, filled_out
+from spotray.cluster.ray_autoscaler.gcp import OpenGCPNodeProvider, bootstrapped, filled_out
 from spotray.cluster.ray_autoscaler.seams import (
     TAG_RAY_USER_NODE_TYPE,
     is_head,
-    labels_of,
-    launch_failed,
     node_type_of,
-    of_type,
-    with_true_labels,
 )
-from spotray.cluster.telling import Teller
-from spotray.cluster.vanished import Fate, Lookout, Machine
-from spotray.errors import ConfigError, SpotrayError
+from spotray.cluster.vanished import Fate, Machine
+from spotray.errors import ConfigError
 from spotray.market.offer import Market
 
 log = logging.getLogger(__name__)
@@ -54,7 +53,7 @@ _ENDED_BY_A_PERSON = ("delete", "stop", "suspend")
 _PREEMPTED = "compute.instances.preempted"
 
 
-class SpotNodeProvider(OpenGCPNodeProvider):
+class SpotNodeProvider(MarketNodes, OpenGCPNodeProvider):
     """Ray's nodes on Compute Engine: spot first, on-demand when it is out, the head on-demand."""
 
     def __init__(
@@ -71,19 +70,9 @@ class SpotNodeProvider(OpenGCPNodeProvider):
         Raises:
             ConfigError: an unknown key or a wrong value in ``provider_config``.
         """
-        self._config = LaunchConfig.parse(provider_config, cloud="gcp")
-        self._clock = clock or SystemClock()
-        self._tell = Teller("gcp")
-        self.memory = LaunchMemory(self._config.memory, clock=self._clock)
-        self.launcher = Launcher(
-            self._config.policy,
-            self.memory,
-            tell=self._tell,
-            clock=self._clock,
-            foreign=foreign_errors(),
+        self._begin(
+            "gcp", provider_config, clock=clock, foreign=foreign_errors(), unclear=(OSError,)
         )
-        self._lookout = Lookout(self.memory, tell=self._tell, clock=self._clock)
-        self._unclear: tuple[type[Exception], ...] = (SpotrayError, OSError, *foreign_errors())
         self.data_disks = DiskSupply(
             self._config.data_disks,
             lambda: disks or _disks(provider_config, self._clock),
@@ -104,10 +93,6 @@ class SpotNodeProvider(OpenGCPNodeProvider):
         if any(one.reuse for one in self._config.markets.values()):
             zones = _zones(provider_config)
             self._stopped = StoppedNodes(self, zones, tell=self._tell, clock=self._clock)
-
-    def close(self) -> None:
-        """Write what the journal has not got yet. Ray never asks for it: it ends its process."""
-        self._tell.close()
 
     # -- launches ------------------------------------------------------------
 
@@ -132,26 +117,13 @@ class SpotNodeProvider(OpenGCPNodeProvider):
             except self._unclear as exc:
                 # `ray up` prints this as one line, any other error as a traceback.
                 raise click.ClickException(f"the head cannot be launched: {exc}") from exc
-        node_type = node_type_of(tags)
-        candidates = self._config.of(node_type).candidates("gcp", zones, machine_type)
-        try:
-            return self.launcher.launch(
-                lambda market, wanted: self._ask(market, wanted, base_config, tags),
-                node_type=node_type,
-                candidates=self.data_disks.in_order(candidates, node_type),
-                wanted=count,
-                on_demand=self._floor_lacks(node_type),
-            )
-        except NothingLaunched as exc:
-            raise launch_failed(exc.word, str(exc)) from exc
-
-    def _floor_lacks(self, node_type: str) -> int:
-        """On-demand workers of a type that are to be and are not."""
-        floor = self._config.of(node_type).on_demand_floor
-        if not floor:
-            return 0
-        there = self.list_nodes(of_type(node_type)).values()
-        return max(0, floor - sum(not _market(instance).spot for instance in there))
+        return self._launch(
+            lambda market, wanted: self._ask(market, wanted, base_config, tags),
+            node_type=node_type_of(tags),
+            zones=zones,
+            own_type=machine_type,
+            count=count,
+        )
 
     def _ask(
         self, market: Market, count: int, node_config: Mapping[str, Any], tags: Mapping[str, str]
@@ -198,35 +170,31 @@ class SpotNodeProvider(OpenGCPNodeProvider):
 
     # -- what became of the nodes --------------------------------------------
 
-    def market_of(self, node_id: str) -> Market:
-        """Where a node really is, as Google says."""
-        return _market(self.instance(node_id))
+    @staticmethod
+    def _market(instance: Any) -> Market:
+        scheduling = instance.get("scheduling") or {}
+        return Market(
+            cloud="gcp",
+            zone=_last(instance["zone"]),
+            instance_type=_last(instance["machineType"]),
+            spot=scheduling.get("provisioningModel") == "SPOT"
+            or bool(scheduling.get("preemptible")),
+        )
 
-    def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
-        """Ray's listing, which also finds out what vanished since the last one."""
-        if tag_filters:
-            return list(self.list_nodes(tag_filters))
-        ids: list[str] = []
+    def _machine(self, instance: Any) -> Machine:
+        launched_s = datetime.fromisoformat(instance["creationTimestamp"]).timestamp()
+        return Machine(market=self._market(instance), launched_s=launched_s, listed_as=instance)
 
-        def workers() -> dict[str, Machine]:
-            listed = self.list_nodes({})
-            ids.extend(listed)
-            return {
-                name: Machine(
-                    market=_market(instance), launched_s=_created_s(instance), listed_as=instance
-                )
-                for name, instance in listed.items()
-                if not is_head(instance.get("labels", {}))
-            }
+    def _listed_tags(self, node_id: str, instance: Any) -> Mapping[str, str]:
+        return dict(instance.get("labels", {}))
 
-        self._lookout.look(workers, self._fate)
-        self.data_disks.sweep()
+    def _sweep(self) -> None:
+        super()._sweep()
         if self._stopped is not None:
             try:
                 self._stopped.sweep()
             except self._unclear as exc:  # it looks again
                 log.info("stopped nodes stay for now: %s", exc)
-        return ids
 
     def _fate(self, name: str, machine: Machine) -> Fate:
         zone = machine.market.zone
@@ -285,44 +253,43 @@ class SpotNodeProvider(OpenGCPNodeProvider):
 
     # -- what Ray is told ----------------------------------------------------
 
-    def get_command_runner(self, log_prefix: str, node_id: str, *args: Any, **kwargs: Any) -> Any:
-        runner = self._ray.get_command_runner(log_prefix, node_id, *args, **kwargs)
-        runner = with_true_labels(runner, lambda: labels_of(self.market_of(node_id)))
-        tags = self.node_tags(node_id)
-        node_type = node_type_of(tags)
-        if is_head(tags) or not self.data_disks.wants(node_type):
-            return runner
-        return with_data_disk(
-            runner,
-            self.data_disks,
-            node=node_id,
-            node_type=node_type,
-            zone=lambda: self.market_of(node_id).zone,
-        )
-
     @staticmethod
     def fillout_available_node_types_resources(cluster_config: dict[str, Any]) -> dict[str, Any]:
         """Ray's defaults; all problems of our keys at once."""
         provider = cluster_config.get("provider") or {}
         node_types = cluster_config.get("available_node_types") or {}
-        problems = [
-            *check_provider(provider, cloud="gcp"),
-            *(
-                Problem(path=f"provider.{key}", what="is missing", cure="write it")
-                for key in ("project_id", "region", "availability_zone")
-                if not provider.get(key)
-            ),
-            *check_node_types(
-                provider,
-                node_types,
-                head_node_type=cluster_config.get("head_node_type", ""),
-                own_type=lambda config: _last(config.get("machineType", "")),
-            ),
-        ]
-        if problems:
-            # `ray up` prints this error without a traceback.
-            raise click.ClickException("\n".join(str(problem) for problem in problems))
+        refuse_if(
+            [
+                *check_provider(provider, cloud="gcp"),
+                *(
+                    Problem(path=f"provider.{key}", what="is missing", cure="write it")
+                    for key in ("project_id", "region", "availability_zone")
+                    if not provider.get(key)
+                ),
+                *check_node_types(
+                    provider,
+                    node_types,
+                    head_node_type=cluster_config.get("head_node_type", ""),
+                    own_type=lambda config: _last(config.get("machineType", "")),
+                ),
+            ]
+        )
         return filled_out(cluster_config)
+
+    @staticmethod
+    def bootstrap_config(cluster_config: dict[str, Any]) -> dict[str, Any]:
+        """Ray's: keys, a service account, subnets; what Google refuses is one line."""
+        return asked_plainly(
+            lambda: bootstrapped(cluster_config),
+            foreign=(*foreign_errors(), *credential_errors()),
+            words=_words,
+        )
+
+
+def _words(exc: Exception) -> str:
+    if isinstance(exc, credential_errors()):
+        return f"{NO_CREDENTIALS} ({' '.join(str(exc).split())[:200]})"
+    return " ".join(str(exc).split())
 
 
 def _disks(provider_config: Mapping[str, Any], clock: Clock) -> Disks:
@@ -378,20 +345,6 @@ def _plain(scheduling: Any) -> dict[str, Any]:
     if isinstance(scheduling, list):
         return {key: value for one in scheduling for key, value in one.items()}
     return dict(scheduling or {})
-
-
-def _market(instance: Mapping[str, Any]) -> Market:
-    scheduling = instance.get("scheduling") or {}
-    return Market(
-        cloud="gcp",
-        zone=_last(instance["zone"]),
-        instance_type=_last(instance["machineType"]),
-        spot=scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible")),
-    )
-
-
-def _created_s(instance: Mapping[str, Any]) -> float:
-    return datetime.fromisoformat(instance["creationTimestamp"]).timestamp()
 
 
 def _zones(provider_config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from spotray.cloud.account import Account, Limit, TypeOffer
+from spotray.cloud.azure.account import flaws as azure_flaws
 from spotray.cluster import preflight_aws, preflight_gcp
 from spotray.cluster.markets import LaunchConfig
 from spotray.cluster.node_types import (
@@ -49,7 +50,10 @@ def check(
     """
     cloud, found = cloud_of(config), Findings()
     if cloud not in _CLOUDS:
-        what = f"nothing was asked of {cloud or 'its cloud'}: only AWS and GCP are asked"
+        for what, cure in azure_flaws() if cloud == "azure" else ():
+            found.add("provider", what, cure)
+        asked = "nothing else" if cloud == "azure" else "nothing"
+        what = f"{asked} was asked of {cloud or 'its cloud'}: only AWS and GCP are asked"
         found.add("provider", what, "look yourself", is_warning=True)
         return found.problems
     try:

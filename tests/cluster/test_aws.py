@@ -9,6 +9,7 @@ import pytest
 from ray.autoscaler.node_launch_exception import NodeLaunchException
 
 from spotray.cluster.aws import MARKET_TAG, SpotNodeProvider
+from spotray.cluster.ray_autoscaler.seams import UpRefused
 from spotray.errors import ConfigError
 from spotray.events import InstanceVanished, LaunchTried, LaunchWaited
 from spotray.ledger.journal import read_journal
@@ -469,7 +470,7 @@ def test_a_type_of_several_instance_types_promises_what_each_of_them_has(
     assert config["available_node_types"]["head"]["resources"]["CPU"] == 0
     assert config["auth"] == {"ssh_user": "ubuntu"}
     assert config["worker_start_ray_commands"]
-    with pytest.raises(click.ClickException, match="numbers of GPUs differ"):
+    with pytest.raises(UpRefused, match="numbers of GPUs differ"):
         fill(
             cluster_config(
                 memory, markets={"gpu": {"instance_types": ["g5.xlarge", "g5.12xlarge"]}}
@@ -479,9 +480,9 @@ def test_a_type_of_several_instance_types_promises_what_each_of_them_has(
 
 def test_all_problems_of_our_keys_are_told_at_once(ec2: EmulatedEC2, memory: Path) -> None:
     wrong = cluster_config(memory, markets={"gpus": {"fallback": "od"}}, zone="a")
-    with pytest.raises(click.ClickException) as caught:
+    with pytest.raises(UpRefused) as caught:
         SpotNodeProvider.fillout_available_node_types_resources(wrong)
-    assert len(caught.value.message.splitlines()) == 3
+    assert len(str(caught.value).splitlines()) == 3
 
 
 def test_launches_of_other_clusters_are_not_ours(ec2: EmulatedEC2, memory: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from ray.autoscaler.node_launch_exception import NodeLaunchException
 
 from spotray.cluster.gcp import SpotNodeProvider
+from spotray.cluster.ray_autoscaler.seams import UpRefused
 from spotray.errors import ConfigError
 from spotray.policy.view import Preempted
 from tests.cluster.emulated_gce import (
@@ -267,6 +268,6 @@ def test_the_yaml_is_filled_with_rays_defaults_and_all_problems_told(memory: Pat
     assert filled["head_setup_commands"] == []
     assert filled["available_node_types"] == config["available_node_types"]
     wrong = {**provider_config(memory, markets={"gpus": {}}, typo=1), "project_id": None}
-    with pytest.raises(click.ClickException) as caught:
+    with pytest.raises(UpRefused) as caught:
         fill({**config, "provider": wrong})
-    assert len(caught.value.message.splitlines()) == 3
+    assert len(str(caught.value).splitlines()) == 3

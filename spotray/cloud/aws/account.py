@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from spotray.cloud.account import Bucket, Image, Limit, RunningNode, TypeOffer
-from spotray.cloud.aws.errors import boto_errors, class_of
+from spotray.cloud.aws.errors import CREDENTIALS_CURE, boto_errors, class_of
 from spotray.errors import ConfigError, NotAnswered, NotPermittedError
 
 # Source: Service Quotas, service "ec2", 2026; quotas are vCPUs of running instances.
@@ -78,8 +78,7 @@ class AwsAccount:
             ) from exc
         except boto_errors() as exc:
             raise ConfigError(
-                f"no credentials that AWS takes: {_words(exc)}: say `aws configure` or `aws sso "
-                "login`, or set AWS_PROFILE"
+                f"no credentials that AWS takes: {_words(exc)}: {CREDENTIALS_CURE}"
             ) from exc
 
     # -- what is offered -----------------------------------------------------

@@ -159,6 +159,9 @@ def aws_errors(market: str) -> Iterator[None]:
         raise ConfigError(f"{market}: {words}") from exc
 
 
+CREDENTIALS_CURE = "say `aws configure` or `aws sso login`, or set AWS_PROFILE"
+
+
 def boto_errors() -> tuple[type[Exception], ...]:
     """The bases of all that boto raises."""
     from botocore.exceptions import BotoCoreError, ClientError

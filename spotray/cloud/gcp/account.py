@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from spotray.cloud.account import Bucket, Image, Limit, RunningNode, TypeOffer
-from spotray.cloud.gcp.errors import foreign_errors, reason_of
+from spotray.cloud.gcp.errors import NO_CREDENTIALS, foreign_errors, reason_of
 from spotray.errors import ConfigError, NotAnswered, NotPermittedError
 
 # Source: "Allocation quotas", Compute Engine docs, 2026: families with a quota of their own.
@@ -59,10 +59,7 @@ class GcpAccount:
         try:
             self._credentials = credentials or google.auth.default()[0]
         except DefaultCredentialsError as exc:
-            raise ConfigError(
-                "no credentials for Google Cloud here: say `gcloud auth application-default "
-                "login`, or set GOOGLE_APPLICATION_CREDENTIALS"
-            ) from exc
+            raise ConfigError(NO_CREDENTIALS) from exc
         self._gpus: dict[str, tuple[str, int]] = {}  # machine type -> its GPUs
 
     def who(self) -> str:

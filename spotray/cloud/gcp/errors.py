@@ -159,6 +159,19 @@ def reason_of(error: Any) -> tuple[str, str]:
         return str(error.resp.status), str(error)
 
 
+NO_CREDENTIALS = (
+    "no credentials for Google Cloud here: say `gcloud auth application-default login`, or set "
+    "GOOGLE_APPLICATION_CREDENTIALS"
+)
+
+
+def credential_errors() -> tuple[type[Exception], ...]:
+    """The bases of what is raised where there are no credentials, or Google takes none of them."""
+    from google.auth.exceptions import DefaultCredentialsError, RefreshError
+
+    return DefaultCredentialsError, RefreshError
+
+
 def foreign_errors() -> tuple[type[Exception], ...]:
     """The bases of what Google's client raises, and of operations that fail."""
     from googleapiclient.errors import Error

@@ -114,6 +114,12 @@ def filled_out(
     return dict(whole)
 
 
+def bootstrapped(config: dict[str, Any]) -> dict[str, Any]:
+    """A filled-out config with what Ray makes or finds in the account. Raises what boto raises."""
+    made: dict[str, Any] = AWSNodeProvider.bootstrap_config(config)
+    return made
+
+
 def _least(name: str, resources: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """What every instance type of a node type has."""
     gpus = {instance_type: one.get("GPU", 0) for instance_type, one in resources.items()}

@@ -248,3 +248,9 @@ def filled_out(config: Mapping[str, Any]) -> dict[str, Any]:
     whole = with_defaults({"head_setup_commands": [], **config}, _load_gcp_defaults_config())
     filled: dict[str, Any] = GCPNodeProvider.fillout_available_node_types_resources(whole)
     return filled
+
+
+def bootstrapped(config: dict[str, Any]) -> dict[str, Any]:
+    """A filled-out config with what Ray makes or finds in the project."""
+    made: dict[str, Any] = GCPNodeProvider.bootstrap_config(config)
+    return made

@@ -309,9 +309,10 @@ def _told(exc: BaseException, said: str) -> str:
     if isinstance(exc, KeyError):
         message = f"{message} is missing"
     lines = [line.strip() for line in _plain_lines(message)]
-    if not lines or isinstance(exc, SystemExit):
+    if not lines or type(exc) is SystemExit:
         lines = list(_plain_lines(said))[-3:]
-    name = "" if type(exc).__name__ in ("ClickException", "SystemExit") else type(exc).__name__
+    name = type(exc).__name__
+    name = "" if name in ("ClickException", "SystemExit", "UpRefused") else name
     return f"{name}: {' '.join(lines)}"[:4000].removeprefix(": ")
 
 

@@ -33,6 +33,14 @@ INSTANCE_TYPE_LABEL = "spotray/instance-type"  # Ray has no label of its own for
 _CATEGORY_CHARS = 40  # Ray prints it in a column of `ray status`
 
 
+class UpRefused(SystemExit):
+    """Ends `ray up` with its words alone, and exit code 1.
+
+    While a provider fills a config out, Ray catches every `Exception`, prints where it was
+    raised and goes on, to fail at what is missing then, in a hundred lines.
+    """
+
+
 def is_head(tags: Mapping[str, str]) -> bool:
     """Whether a launch with these tags is of the cluster's head."""
     return tags.get(TAG_RAY_NODE_KIND) == NODE_KIND_HEAD
