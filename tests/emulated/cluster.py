@@ -2,46 +2,70 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from spotray.events import Event, decode
 from tests.emulated.cloud import Cloud, wait_for
 
 STORAGE = "s3://emulated/spotray"
 PRESET = "aws-g4dn-spot"
 _TOO_SLOW = "current node timed out during startup"  # Ray gives a raylet 30 s, not more
+MEMORY = ".spotray/launches.jsonl"
 PATIENCE_S = 180.0  # a node is there in 15 to 20 s, unless this machine has much else to do
 _UP_S = 240.0  # of which 15 to 30 are needed on an idle machine
 _JOB = "tests/emulated/job.py"
 _DEMAND = "tests/emulated/demand.py"
+_READ_JOURNAL = """
+import sys
+from spotray.events import encode
+from spotray.ledger.journal import read_journal
+from spotray.storage import Store
+for event in read_journal(Store.at(sys.argv[1])):
+    print(encode(event))
+"""
 
 
 class Cluster:
-    """Rendered by `spotray cluster new`, as a user would, and changed in nothing but its policy.
+    """Rendered by `spotray cluster new`, as a user would; only how long it waits is changed.
 
     What a node would download, its image has here (`machines.py`).
     """
 
-    def __init__(self, cloud: Cloud, *, policy: str = "", file: str = "") -> None:
+    def __init__(
+        self,
+        cloud: Cloud,
+        *,
+        new: Sequence[str] = (),
+        policy: str = "",
+        controller: str = "",
+        file: str = "",
+    ) -> None:
         """Render the file and prepare the account; nothing is launched.
 
         Args:
+            new: options of `spotray cluster new`, beside the usual ones.
             policy: ``provider.launch_policy`` in YAML's flow style, for cool-downs that a
                 test can wait for.
+            controller: ``provider.controller`` in the same way.
             file: another one, instead of a rendered one; a path on the laptop.
         """
         self.cloud, self.file = cloud, file or "/root/cluster.yaml"
+        self._new, self._controller = new, controller
         if not file:
             self._render(policy)
             cloud.run("spotray", "cluster", "prepare", self.file)
 
     def _render(self, policy: str) -> None:
         new = ("spotray", "cluster", "new", PRESET, "--storage", STORAGE, "--workers", "2")
-        self.cloud.run(*new, "-o", self.file)
-        if policy:
-            line = f"/^  markets:/i \\  launch_policy: {policy}"
-            self.cloud.run("sed", "-i", line, self.file)
+        self.cloud.run(*new, *self._new, "-o", self.file)
+        for key, value in {"launch_policy": policy, "controller": self._controller}.items():
+            if value:
+                line = f"/^  markets:/i \\  {key}: {value}"
+                self.cloud.run("sed", "-i", line, self.file)
 
     def up(self, *, policy: str = "") -> str:
         """``ray up``; ``policy``: another one from now on."""
@@ -60,6 +84,36 @@ class Cluster:
 
     def exec(self, command: str) -> str:
         return self.cloud.run("ray", "exec", self.file, command)
+
+    def journal(self) -> Sequence[Event]:
+        """All that provider, controller and agents wrote, in the order of each."""
+        journal = f"{STORAGE}/clusters/{PRESET}"
+        printed = self.cloud.run("python", "-c", _READ_JOURNAL, journal)
+        return [decode(line) for line in printed.splitlines() if line.startswith("{")]
+
+    def facts(self) -> list[dict[str, Any]]:
+        """What launches have taught, as the head remembers it."""
+        (head,) = (
+            one
+            for one in self.cloud.instances(runs=True)
+            if one["tags"].get("ray-node-type") == "head"
+        )
+        text = self.cloud.do("read", name=head["name"], path=f"/home/ubuntu/{MEMORY}")
+        return [json.loads(line) for line in (text or "").splitlines()]
+
+    def wait_for_progress(self, *, after_s: float) -> None:
+        """Until the controller has seen a job go on with what came after a loss."""
+
+        def went_on() -> bool:
+            return any(
+                one["kind"] == "Progressed" and one["at_s"] > after_s for one in self.facts()
+            )
+
+        wait_for(went_on, "progress after the loss", timeout_s=PATIENCE_S)
+
+    def forget(self) -> None:
+        """Empty the head's memory of launches."""
+        self.exec(f"rm -f ~/{MEMORY}")
 
     def submit(self, name: str, *, steps: int, log: Path) -> Job:
         """``ray submit`` of `job.py`, which ends by itself after so many steps."""
@@ -101,6 +155,15 @@ class Demand:
 
         return wait_for(look, f"{count} workers", timeout_s=timeout_s)
 
+    def wait_for_worker(self, ip: str, *, timeout_s: float = PATIENCE_S) -> None:
+        """Until Ray has the one of that address."""
+
+        def is_there() -> bool:
+            told = [one["workers"] for one in self.cloud.told()[self._since :] if "workers" in one]
+            return bool(told) and ip in told[-1]
+
+        wait_for(is_there, f"the worker {ip}", timeout_s=timeout_s)
+
     def end(self) -> None:
         """The workers are wanted no more."""
         self.process.kill()
@@ -124,6 +187,23 @@ class Job:
     def steps(self, *, after_s: float = 0.0) -> list[dict[str, Any]]:
         """The steps that the workers told of, by time."""
         return [one for one in self.told(after_s=after_s) if "step" in one]
+
+    @property
+    def step(self) -> int:
+        """The furthest that a worker told of."""
+        return max((one["step"] for one in self.steps()), default=0)
+
+    @property
+    def steps_back(self) -> int:
+        """How far the job ever went back; 0: no step was done again.
+
+        Two workers tell of the same step, at most one apart.
+        """
+        furthest = back = 0
+        for one in self.steps():
+            back = max(back, furthest - 1 - one["step"])
+            furthest = max(furthest, one["step"])
+        return back
 
     def wait_for_hosts(
         self, count: int, *, after_s: float, without: str = "", timeout_s: float = PATIENCE_S

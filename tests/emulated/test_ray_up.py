@@ -6,28 +6,31 @@ The tests build on each other, in their order: a cluster takes half a minute to 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from spotray.events import Event, NodeReplaced, ReplacementAsked
 from tests.emulated.cloud import Cloud, wait_for
-from tests.emulated.cluster import Cluster, Job, host_of
+from tests.emulated.cluster import PATIENCE_S, Cluster, Job
+from tests.emulated.losses import lose
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(900)]
 
 BUILD_ON_EACH_OTHER = True  # see conftest.py: after a failure the others are skipped
 STEPS = 1500  # more than the tests wait for; the last ones are done in no time
-COOLDOWN_S = 15.0
 # Losses follow each other faster here than in any cloud: no loop for that.
-POLICY = f"{{name: spot-first, cooldown_s: {COOLDOWN_S:.0f}, guard_preemptions: 50}}"
+POLICY = "{name: spot-first, cooldown_s: 15, guard_preemptions: 50}"
+# Nodes come in seconds here, and what is in vain may be tried again as soon.
+CONTROLLER = "{settle_s: 15, rest_s: 10}"
 Measured = Callable[[str], None]
 
 
 @pytest.fixture(scope="module")
 def cluster(cloud: Cloud, measured: Measured) -> Cluster:
-    made = Cluster(cloud, policy=POLICY)
+    made = Cluster(cloud, policy=POLICY, controller=CONTROLLER)
     start_s = time.monotonic()
     made.up()
     measured(f"ray up: {time.monotonic() - start_s:.1f} s")
@@ -64,28 +67,16 @@ def test_a_noticed_node_is_replaced_before_its_reclaim(
 ) -> None:
     # 30 s, or on a machine that is slow or busy as much longer as the first start took there.
     notice_s = max(30.0, 2.0 * (job.steps()[0]["at_s"] - cloud.launches()[-1]["at_s"]))
-    taken = cloud.workers()[0]
-    start_s, calls = time.time(), len(cloud.launches())
-    deadline_s = cloud.do("notice", name=taken["name"], seconds=notice_s)
-    joined_s = job.wait_for_hosts(2, after_s=start_s, without=host_of(taken))
-    launch_s = cloud.launches()[calls]["at_s"]
-    assert joined_s < deadline_s
-    wait_for(
-        lambda: cloud.instances(name=taken["name"], runs=False),
-        "the reclaim",
-        timeout_s=notice_s + 10.0,
-    )
-    measured(
-        f"notice of {notice_s:.0f} s: {launch_s - start_s:.1f} s to the launch, "
-        f"{joined_s - start_s:.1f} s to the replacement's first step"
-    )
-    assert_never_back(job)
+    lost = lose(cloud, job, notice_s=notice_s)
+    assert lost.back_s < notice_s
+    measured(f"notice of {notice_s:.0f} s: {lost.told()}")
+    assert job.steps_back == 0
 
 
 def test_a_node_lost_without_a_word_is_replaced(cloud: Cloud, job: Job, measured: Measured) -> None:
-    lost = lose(cloud, job, spot=True)
+    lost = lose(cloud, job)
     measured(f"silent loss: {lost.told()}")
-    assert_never_back(job)
+    assert job.steps_back == 0
 
 
 def test_spot_out_in_one_zone_is_taken_from_another(
@@ -94,7 +85,7 @@ def test_spot_out_in_one_zone_is_taken_from_another(
     zone = cloud.workers()[0]["zone"]
     for one in ("us-west-2a", zone):
         cloud.do("refuse", code="InsufficientInstanceCapacity", spot=True, zone=one)
-    lost = lose(cloud, job, spot=True)
+    lost = lose(cloud, job)
     cloud.do("allow")
     assert lost.calls[-1]["spot"]
     assert lost.calls[-1]["zone"] not in ("us-west-2a", zone)
@@ -105,33 +96,49 @@ def test_all_spot_out_is_on_demand_within_a_second(
     cloud: Cloud, job: Job, measured: Measured
 ) -> None:
     cloud.do("refuse", code="InsufficientInstanceCapacity", spot=True)
-    lost = lose(cloud, job, spot=True)
-    cloud.do("allow")
-    refused = [one for one in lost.calls if one["error"]]
-    assert 1 <= len(refused) <= 3
+    lost = lose(cloud, job)
+    assert 1 <= len(lost.refused) <= 3
     assert not lost.calls[-1]["spot"]
-    took_s = lost.calls[-1]["at_s"] - refused[0]["at_s"]
+    took_s = lost.calls[-1]["at_s"] - lost.refused[0]["at_s"]
     assert took_s < 1.0
     measured(
-        f"all spot out: {len(refused)} refused calls, on-demand {took_s * 1000:.0f} ms after the "
-        f"first; {lost.told()}"
+        f"all spot out: {len(lost.refused)} refused calls, on-demand {took_s * 1000:.0f} ms after "
+        f"the first; {lost.told()}"
     )
+    lose(cloud, job)
+    assert {one["spot"] for one in cloud.workers()} == {False}
 
 
-# Here one worker is on-demand and spot is back: who brings the cluster back to spot without a
-# loss, as a controller on the head would, is tested at this place, on this job.
-
-
-def test_spot_is_taken_again_when_the_cool_down_is_over(
-    cloud: Cloud, job: Job, measured: Measured
+def test_spot_that_is_back_replaces_the_on_demand_workers(
+    cloud: Cloud, cluster: Cluster, job: Job, measured: Measured
 ) -> None:
-    refused_s = max(one["at_s"] for one in cloud.launches() if one["error"])
-    time.sleep(max(0.0, refused_s + 4 * COOLDOWN_S - time.time()))  # refused twice: doubled
-    lost = lose(cloud, job, spot=False)
-    assert [one["spot"] for one in lost.calls] == [True]
-    assert not lost.calls[0]["error"]
-    measured(f"outage over: spot at the first call; {lost.told()}")
-    assert_never_back(job)
+    """By the controller on the head, which the cluster's own start commands started."""
+    old = {one["name"] for one in cloud.workers(spot=False)}
+    assert len(old) == 2
+    cloud.do("allow")
+    back_s, calls = time.time(), len(cloud.launches())
+    wait_for(
+        lambda: [one["spot"] for one in cloud.workers()] == [True, True],
+        "spot nodes in the place of the on-demand ones",
+        timeout_s=2 * PATIENCE_S,
+    )
+    replaced_s = time.time()
+    job.wait_for_hosts(2, after_s=replaced_s)
+    assert job.steps_back == 0
+    made = cloud.launches()[calls:]
+    assert [(one["spot"], one["error"]) for one in made] == [(True, "")] * 2
+    wait_for(lambda: replaced_in(cluster.journal()) == old, "the controller's last words")
+    whys = {
+        event.name: event.why
+        for event in cluster.journal()
+        if isinstance(event, ReplacementAsked) and event.at_s > back_s
+    }
+    assert whys.keys() == old
+    assert all(f"{name} can go back to spot in us-west-2" in why for name, why in whys.items())
+    measured(
+        f"outage over: {made[0]['at_s'] - back_s:.1f} s to the first launch on spot, "
+        f"{replaced_s - back_s:.1f} s until both on-demand nodes were replaced"
+    )
 
 
 def test_the_job_ends_with_the_model_of_an_undisturbed_one(cloud: Cloud, job: Job) -> None:
@@ -187,37 +194,12 @@ def place_of(call: dict[str, Any]) -> tuple[str, str, bool]:
     return call["zone"], call["instance_type"], call["spot"]
 
 
+def replaced_in(journal: Sequence[Event]) -> set[str]:
+    """The instances that the controller replaced."""
+    return {event.name for event in journal if isinstance(event, NodeReplaced)}
+
+
 def lose_all(cloud: Cloud) -> None:
     """Let all workers vanish."""
     for one in cloud.workers():
         cloud.do("kill", name=one["name"])
-
-
-class Lost:
-    """What a silent loss led to."""
-
-    def __init__(self, calls: list[dict[str, Any]], *, lost_s: float, joined_s: float) -> None:
-        self.calls, self._lost_s, self._joined_s = calls, lost_s, joined_s
-
-    def told(self) -> str:
-        return (
-            f"{self.calls[-1]['at_s'] - self._lost_s:.1f} s to the launch, "
-            f"{self._joined_s - self._lost_s:.1f} s to the first step of both"
-        )
-
-
-def lose(cloud: Cloud, job: Job, *, spot: bool) -> Lost:
-    """Let a worker vanish, and wait until there are two again."""
-    gone = cloud.workers(spot=spot)[0]
-    lost_s, calls = time.time(), len(cloud.launches())
-    cloud.do("kill", name=gone["name"])
-    joined_s = job.wait_for_hosts(2, after_s=lost_s, without=host_of(gone))
-    return Lost(cloud.launches()[calls:], lost_s=lost_s, joined_s=joined_s)
-
-
-def assert_never_back(job: Job) -> None:
-    """No step was done again: two workers tell of the same one, at most one step apart."""
-    furthest = 0
-    for one in job.steps():
-        assert one["step"] >= furthest - 1
-        furthest = max(furthest, one["step"])
