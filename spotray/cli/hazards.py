@@ -108,7 +108,14 @@ def _show(hazards: Hazards, hazard: Hazard, bands: list[AgeBand]) -> None:
         print("no spot node was seen: what follows is the prior, from public traces")
     print_table(
         "Spot nodes, and how many live longer than ... (95 % confidence)",
-        ["spot nodes of", ">nodes", ">lost", ">node-hours", ">shape", *(f">{age} h" for age in _AGES_H)],
+        [
+            "spot nodes of",
+            ">nodes",
+            ">lost",
+            ">node-hours",
+            ">shape",
+            *(f">{age} h" for age in _AGES_H),
+        ],
         [_row(one) for one in hazards.levels.values()],
     )
     if any(math.isfinite(one.fit.limit_s) for one in hazards.levels.values()):

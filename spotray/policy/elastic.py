@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spotray.market.hazards import Hazards
 from spotray.policy.fleet import FleetDecision, FleetJob, FleetView
 from spotray.policy.hand_over import all_on_demand, hand_over, home_of, on_demand_nodes
 from spotray.policy.pace import Pace
@@ -22,21 +23,22 @@ class Elastic:
     on-demand nodes come beside it only while the job lags behind its line.
 
     Args:
+        hazards: of one's own nodes, believed at first; without them public traces are.
         one_zone: stay in the zone that is cheapest at the start.
     """
 
-    def __init__(self, *, one_zone: bool = False) -> None:
-        self._one_zone = one_zone
+    def __init__(self, hazards: Hazards | None = None, *, one_zone: bool = False) -> None:
+        self._hazards, self._one_zone = hazards, one_zone
         self.name = "elastic, one zone" if one_zone else "elastic"
 
     def begin(self, job: FleetJob) -> _ElasticCourse:
-        return _ElasticCourse(job, one_zone=self._one_zone)
+        return _ElasticCourse(job, self._hazards, one_zone=self._one_zone)
 
 
 class _ElasticCourse:
-    def __init__(self, job: FleetJob, *, one_zone: bool) -> None:
-        self._job, self._pace = job, Pace(job)
-        self._placing = None if one_zone else Placing(job)
+    def __init__(self, job: FleetJob, hazards: Hazards | None, *, one_zone: bool) -> None:
+        self._job, self._pace, self._hazards = job, Pace(job), hazards
+        self._placing = None if one_zone else Placing(job, hazards=hazards)
         self._home = ""
         least, most = job.min_nodes, job.max_nodes
         step = max(1, -(-(most - least + 1) // _MOST_TRIED))
@@ -52,7 +54,7 @@ class _ElasticCourse:
         if placing is None:
             prices = view.spot_usd_per_hour
             cheapest = min(range(len(prices)), key=lambda place: (prices[place], place))
-            placing = self._placing = Placing(job, [cheapest])
+            placing = self._placing = Placing(job, [cheapest], hazards=self._hazards)
             self._home = job.regions[cheapest]
         placing.see(view, needed=job.min_nodes)
         self._home = home_of(job, view) or self._home

@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from spotray.market.hazards import Hazards
+from spotray.market.offer import Market
 from spotray.policy.fleet import FleetJob, FleetView
-from spotray.policy.outlook import Outlook
+from spotray.policy.outlook import Fit, Outlook
 
 _LOOK_H = 6.0  # as far as prices and days are believed to stay as they are
 _BACK_H = 24.0  # as far as it is asked when spot will be back
@@ -27,10 +29,20 @@ class Site:
 class Placing:
     """Finds the best site for a number of nodes, tick by tick."""
 
-    def __init__(self, job: FleetJob, places: Sequence[int] | None = None) -> None:
-        """Look at some places of a job, or at all."""
+    def __init__(
+        self,
+        job: FleetJob,
+        places: Sequence[int] | None = None,
+        *,
+        hazards: Hazards | None = None,
+    ) -> None:
+        """Look at some places of a job, or at all.
+
+        ``hazards``: what one's own nodes taught; without it public traces are believed.
+        """
         self._job = job
-        self._outlook = Outlook(job.regions, gap_s=job.gap_s)
+        fits = None if hazards is None else [_fit(hazards, one.market) for one in job.places]
+        self._outlook = Outlook(job.regions, gap_s=job.gap_s, fits=fits)
         self._zones = [place.market.zone for place in job.places]
         self._by_region: dict[str, list[int]] = {}
         for place in range(len(job.places)) if places is None else places:
@@ -197,3 +209,8 @@ class Placing:
         price = self._view.spot_usd_per_hour[first]
         hour_usd = self._hour_usd(price, 1.0 if hurry else self._tightness)
         return self._job.move_usd > nodes * hour_usd * hours
+
+
+def _fit(hazards: Hazards, market: Market) -> Fit:
+    fit = hazards.of(market).fit
+    return lambda age_h: fit.cumulative(age_h * 3600)
