@@ -172,8 +172,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             bench.say(f"{done} jobs")
     print(summary(found))
     rows = [
-        {"part": part, **dataclasses.asdict(row.outcome)}
-        | {key: value for key, value in dataclasses.asdict(row).items() if key != "outcome"}
+        {
+            "part": part,
+            "world": row.world,
+            "first_tick": row.first_tick,
+            "policy": row.policy,
+            "deadline_h": row.deadline_s / 3600,
+            "all_on_demand_usd": row.on_demand_usd,
+            **dataclasses.asdict(row.outcome),
+        }
         for part, row in found
     ]
     bench.write_rows(args.json, rows)

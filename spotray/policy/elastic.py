@@ -12,6 +12,7 @@ _MOST_TRIED = 12  # numbers of nodes that are weighed against each other
 _WORTH = 0.95  # another number must make the work cheaper by that
 _HALF_LIFE_S = 24 * 3600.0  # of how often spot was there
 _BELIEVED, _BELIEVED_S = 0.7, 12 * 3600.0  # before it is seen, and for how long that counts
+_FULL = 0.9  # of the highest speed: needing more than that, every hour counts
 _ROOM = 0.97  # of the needed speed, before on-demand nodes come to help
 
 
@@ -84,7 +85,7 @@ class _ElasticCourse:
         job, speeds = self._job, self._job.speeds
         held = min(sum(view.on_spot), job.max_nodes)
         most = min(placing.most, job.max_nodes)
-        hurry = self._pace.ahead_s(view) < 0
+        hurry = needed > _FULL * speeds[-1]
         if not speeds[most]:
             return None
         found: dict[int, Site] = {}

@@ -12,6 +12,7 @@ from spotray.policy.fleet import FleetJob, FleetView
 from spotray.policy.outlook import Fit, Outlook
 
 _LOOK_H = 6.0  # as far as prices and days are believed to stay as they are
+_PATIENCE = 3.0  # power of the part of the time left that is needed: what an hour counts
 _BACK_H = 24.0  # as far as it is asked when spot will be back
 _PAYS = 1.5  # a move must save so many times what it costs: forecasts err
 
@@ -48,14 +49,18 @@ class Placing:
         for place in range(len(job.places)) if places is None else places:
             self._by_region.setdefault(job.regions[place], []).append(place)
         self._cheapest_od = min(place.on_demand_usd_per_hour for place in job.places)
-        # What a lost hour costs: with little slack it is made up for on on-demand.
-        slack = job.earliest_end_s / job.deadline_s if job.has_deadline else 0.0
-        self._tightness = min(slack, 1.0)
+        self._tightness = 0.0
 
     def see(self, view: FleetView, *, needed: int = 1) -> None:
         """Take a tick's facts; called once a tick, in order. ``needed``: nodes to be up."""
         self._outlook.see(view.elapsed_s, [count >= needed for count in view.capacity])
-        self._view = view
+        self._view, job = view, self._job
+        # What a lost hour costs: with slack it is made up for later and cheaply, without on
+        # on-demand.
+        if job.has_deadline:
+            left_s = max(job.deadline_s - view.elapsed_s, job.gap_s)
+            needs_frac = min(job.fastest_s(job.work_s - view.done_s) / left_s, 1.0)
+            self._tightness = needs_frac**_PATIENCE
         self._rates = {
             place: self._rate_usd(place, view.spot_usd_per_hour[place])
             for places in self._by_region.values()
