@@ -38,6 +38,11 @@ def add_arguments(parser: Any) -> None:
     group.add_argument(
         "--silent", type=float, default=0.0, metavar="PART", help="of preemptions without notice"
     )
+    group.add_argument(
+        "--book",
+        metavar="FOLDER",
+        help="of your own nodes' lives (spotray hazards --book), in place of public traces",
+    )
     group.add_argument("--notice", type=float, default=120.0, metavar="SECONDS")
     group.add_argument(
         "--time-price",
@@ -60,12 +65,16 @@ def add_arguments(parser: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Simulate and print."""
     from spotray.cli.tables import print_json
+    from spotray.market.hazards import learn
+    from spotray.market.lives import LivesBook
     from spotray.policy.fleet import FleetJob, Pauses
     from spotray.sim.fleet_cases import cut_fleet, load_zones, made_up_zones
     from spotray.sim.fleet_compare import fleet_standings, run_fleet_cases
     from spotray.sim.fleet_named import FLEET_BASELINE, FLEET_POLICIES, fleet_policy
+    from spotray.storage import Store
 
-    policies = {name: fleet_policy(name) for name in args.policy or FLEET_POLICIES}
+    hazards = learn(LivesBook(Store.at(args.book)).lives()) if args.book else None
+    policies = {name: fleet_policy(name, hazards) for name in args.policy or FLEET_POLICIES}
     speeds = _speeds(args)
     if not 0 <= args.silent <= 1:
         raise ConfigError(f"--silent is {args.silent!r}: give a part between 0 and 1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spotray.market.hazards import Hazards
 from spotray.policy.fleet import FleetDecision, FleetJob, FleetView
 from spotray.policy.hand_over import all_on_demand, hand_over, home_of, on_demand_nodes
 from spotray.policy.pace import Pace
@@ -11,6 +12,7 @@ _MOST_TRIED = 12  # numbers of nodes that are weighed against each other
 _WORTH = 0.95  # another number must make the work cheaper by that
 _HALF_LIFE_S = 24 * 3600.0  # of how often spot was there
 _BELIEVED, _BELIEVED_S = 0.7, 12 * 3600.0  # before it is seen, and for how long that counts
+_FULL = 0.9  # of the highest speed: needing more than that, every hour counts
 _ROOM = 0.97  # of the needed speed, before on-demand nodes come to help
 
 
@@ -22,21 +24,22 @@ class Elastic:
     on-demand nodes come beside it only while the job lags behind its line.
 
     Args:
+        hazards: of one's own nodes, believed at first; without them public traces are.
         one_zone: stay in the zone that is cheapest at the start.
     """
 
-    def __init__(self, *, one_zone: bool = False) -> None:
-        self._one_zone = one_zone
+    def __init__(self, hazards: Hazards | None = None, *, one_zone: bool = False) -> None:
+        self._hazards, self._one_zone = hazards, one_zone
         self.name = "elastic, one zone" if one_zone else "elastic"
 
     def begin(self, job: FleetJob) -> _ElasticCourse:
-        return _ElasticCourse(job, one_zone=self._one_zone)
+        return _ElasticCourse(job, self._hazards, one_zone=self._one_zone)
 
 
 class _ElasticCourse:
-    def __init__(self, job: FleetJob, *, one_zone: bool) -> None:
-        self._job, self._pace = job, Pace(job)
-        self._placing = None if one_zone else Placing(job)
+    def __init__(self, job: FleetJob, hazards: Hazards | None, *, one_zone: bool) -> None:
+        self._job, self._pace, self._hazards = job, Pace(job), hazards
+        self._placing = None if one_zone else Placing(job, hazards=hazards)
         self._home = ""
         least, most = job.min_nodes, job.max_nodes
         step = max(1, -(-(most - least + 1) // _MOST_TRIED))
@@ -52,7 +55,7 @@ class _ElasticCourse:
         if placing is None:
             prices = view.spot_usd_per_hour
             cheapest = min(range(len(prices)), key=lambda place: (prices[place], place))
-            placing = self._placing = Placing(job, [cheapest])
+            placing = self._placing = Placing(job, [cheapest], hazards=self._hazards)
             self._home = job.regions[cheapest]
         placing.see(view, needed=job.min_nodes)
         self._home = home_of(job, view) or self._home
@@ -82,7 +85,7 @@ class _ElasticCourse:
         job, speeds = self._job, self._job.speeds
         held = min(sum(view.on_spot), job.max_nodes)
         most = min(placing.most, job.max_nodes)
-        hurry = self._pace.ahead_s(view) < 0
+        hurry = needed > _FULL * speeds[-1]
         if not speeds[most]:
             return None
         found: dict[int, Site] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spotray.market.hazards import Hazards
 from spotray.policy.fleet import FleetDecision, FleetJob, FleetView
 from spotray.policy.hand_over import all_on_demand, hand_over, home_of
 from spotray.policy.pace import Pace
@@ -19,13 +20,18 @@ class MultiZone:
 
     name = "multi-zone"
 
+    def __init__(self, hazards: Hazards | None = None) -> None:
+        """Believe in ``hazards`` of one's own nodes at first; without them in public traces."""
+        self._hazards = hazards
+
     def begin(self, job: FleetJob) -> _MultiZoneCourse:
-        return _MultiZoneCourse(job)
+        return _MultiZoneCourse(job, self._hazards)
 
 
 class _MultiZoneCourse:
-    def __init__(self, job: FleetJob) -> None:
-        self._job, self._pace, self._placing = job, Pace(job), Placing(job)
+    def __init__(self, job: FleetJob, hazards: Hazards | None) -> None:
+        self._job, self._pace = job, Pace(job)
+        self._placing = Placing(job, hazards=hazards)
         self._home = ""
 
     def decide(self, view: FleetView) -> FleetDecision:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+Fit = Callable[[float], float]  # losses up to an age in hours, were each replaced at once
 
 # Losses per hour of a run of spot at an age of one hour, and how they fall with age; what the
 # siblings of a zone say. Fits to nine zones of AWS (V100, February 2023) of the public traces of
@@ -20,7 +22,14 @@ _HALF_LIFE_S = 36 * 3600.0  # a zone has good and bad days
 class Outlook:
     """The hazard of each place now. A place is up while it holds as many nodes as are needed."""
 
-    def __init__(self, regions: Sequence[str], *, gap_s: float) -> None:
+    def __init__(
+        self, regions: Sequence[str], *, gap_s: float, fits: Sequence[Fit] | None = None
+    ) -> None:
+        """Know nothing of the places but their regions, and what was believed of each before.
+
+        ``fits``: of each place's spot; without them that of public traces holds for all.
+        """
+        self._fits = list(fits) if fits is not None else [_cumulative] * len(regions)
         self._gap_s, self._count = gap_s, len(regions)
         self._siblings = [
             [other for other, region in enumerate(regions) if region == mine and other != place]
@@ -41,7 +50,8 @@ class Outlook:
             self._hoped[place] *= forget
             age_h = self._age_h[place]
             if age_h >= 0:
-                self._hoped[place] += _cumulative(age_h + gap_h) - _cumulative(age_h)
+                fit = self._fits[place]
+                self._hoped[place] += fit(age_h + gap_h) - fit(age_h)
                 if up[place]:
                     self._age_h[place] = age_h + gap_h
                 else:
@@ -73,25 +83,27 @@ class Outlook:
 
         Before it is up, as if it came up now.
         """
-        age_h = max(self._age_h[place], 0.0)
-        return self.factor(place) * (_cumulative(age_h + hours) - _cumulative(age_h))
+        age_h, fit = max(self._age_h[place], 0.0), self._fits[place]
+        return self.factor(place) * (fit(age_h + hours) - fit(age_h))
 
     def stay_h(self, place: int, hours: float) -> float:
         """How long a run of spot will probably go on there, at most ``hours``."""
-        return _mean_h([max(self._age_h[place], 0.0)], self.factor(place), hours)
+        ages_h = [max(self._age_h[place], 0.0)]
+        return _mean_h(ages_h, self._fits[place], self.factor(place), hours)
 
     def back_h(self, places: Sequence[int], hours: float) -> float:
         """How long it will probably take until one of these places has spot again, at most."""
-        return _mean_h([self._down_h[place] for place in places], _BACK_ALL_DOWN, hours)
+        downs_h = [self._down_h[place] for place in places]
+        return _mean_h(downs_h, _cumulative, _BACK_ALL_DOWN, hours)
 
 
-def _mean_h(ages_h: Sequence[float], factor: float, hours: float) -> float:
+def _mean_h(ages_h: Sequence[float], fit: Fit, factor: float, hours: float) -> float:
     """Mean time until the first of these changes, each of its age, cut off after ``hours``."""
-    start = sum([_cumulative(age_h) for age_h in ages_h])
+    start = sum([fit(age_h) for age_h in ages_h])
     total, before_h, before = 0.0, 0.0, 1.0
     for part in (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0):
         at_h = hours * part
-        losses = sum([_cumulative(age_h + at_h) for age_h in ages_h]) - start
+        losses = sum([fit(age_h + at_h) for age_h in ages_h]) - start
         alive = math.exp(-factor * losses)
         total += (at_h - before_h) * (alive + before) / 2
         before_h, before = at_h, alive

@@ -6,10 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from spotray.market.hazards import Hazards
+from spotray.market.offer import Market
 from spotray.policy.fleet import FleetJob, FleetView
-from spotray.policy.outlook import Outlook
+from spotray.policy.outlook import Fit, Outlook
 
 _LOOK_H = 6.0  # as far as prices and days are believed to stay as they are
+_PATIENCE = 3.0  # power of the part of the time left that is needed: what an hour counts
 _BACK_H = 24.0  # as far as it is asked when spot will be back
 _PAYS = 1.5  # a move must save so many times what it costs: forecasts err
 
@@ -27,23 +30,37 @@ class Site:
 class Placing:
     """Finds the best site for a number of nodes, tick by tick."""
 
-    def __init__(self, job: FleetJob, places: Sequence[int] | None = None) -> None:
-        """Look at some places of a job, or at all."""
+    def __init__(
+        self,
+        job: FleetJob,
+        places: Sequence[int] | None = None,
+        *,
+        hazards: Hazards | None = None,
+    ) -> None:
+        """Look at some places of a job, or at all.
+
+        ``hazards``: what one's own nodes taught; without it public traces are believed.
+        """
         self._job = job
-        self._outlook = Outlook(job.regions, gap_s=job.gap_s)
+        fits = None if hazards is None else [_fit(hazards, one.market) for one in job.places]
+        self._outlook = Outlook(job.regions, gap_s=job.gap_s, fits=fits)
         self._zones = [place.market.zone for place in job.places]
         self._by_region: dict[str, list[int]] = {}
         for place in range(len(job.places)) if places is None else places:
             self._by_region.setdefault(job.regions[place], []).append(place)
         self._cheapest_od = min(place.on_demand_usd_per_hour for place in job.places)
-        # What a lost hour costs: with little slack it is made up for on on-demand.
-        slack = job.earliest_end_s / job.deadline_s if job.has_deadline else 0.0
-        self._tightness = min(slack, 1.0)
+        self._tightness = 0.0
 
     def see(self, view: FleetView, *, needed: int = 1) -> None:
         """Take a tick's facts; called once a tick, in order. ``needed``: nodes to be up."""
         self._outlook.see(view.elapsed_s, [count >= needed for count in view.capacity])
-        self._view = view
+        self._view, job = view, self._job
+        # What a lost hour costs: with slack it is made up for later and cheaply, without on
+        # on-demand.
+        if job.has_deadline:
+            left_s = max(job.deadline_s - view.elapsed_s, job.gap_s)
+            needs_frac = min(job.fastest_s(job.work_s - view.done_s) / left_s, 1.0)
+            self._tightness = needs_frac**_PATIENCE
         self._rates = {
             place: self._rate_usd(place, view.spot_usd_per_hour[place])
             for places in self._by_region.values()
@@ -197,3 +214,8 @@ class Placing:
         price = self._view.spot_usd_per_hour[first]
         hour_usd = self._hour_usd(price, 1.0 if hurry else self._tightness)
         return self._job.move_usd > nodes * hour_usd * hours
+
+
+def _fit(hazards: Hazards, market: Market) -> Fit:
+    fit = hazards.of(market).fit
+    return lambda age_h: fit.cumulative(age_h * 3600)

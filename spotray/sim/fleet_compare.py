@@ -41,6 +41,8 @@ def run_fleet_cases(
     for case in cases:
         on_demand = simulate_fleet(FleetOnDemand(), case.job, case.market)
         for name, policy in policies.items():
+            is_that = type(policy) is FleetOnDemand
+            outcome = on_demand if is_that else simulate_fleet(policy, case.job, case.market)
             found.append(
                 FleetRan(
                     world=case.world,
@@ -49,7 +51,7 @@ def run_fleet_cases(
                     nodes=case.job.max_nodes,
                     deadline_s=case.job.deadline_s,
                     on_demand_usd=on_demand.cost_usd,
-                    outcome=simulate_fleet(policy, case.job, case.market),
+                    outcome=outcome,
                 )
             )
     return found

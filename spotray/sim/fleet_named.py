@@ -8,6 +8,7 @@ from functools import partial
 from typing import cast
 
 from spotray.errors import ConfigError
+from spotray.market.hazards import Hazards
 from spotray.policy.elastic import Elastic
 from spotray.policy.fleet import FleetPolicy
 from spotray.policy.fleet_on_demand import FleetOnDemand
@@ -15,9 +16,9 @@ from spotray.policy.multi_zone import MultiZone
 from spotray.policy.one_zone import OneZone
 from spotray.sim import named
 
-FLEET_POLICIES: dict[str, Callable[[], FleetPolicy]] = {
-    "on-demand-fleet": FleetOnDemand,
-    "one-zone": OneZone,
+FLEET_POLICIES: dict[str, Callable[[Hazards | None], FleetPolicy]] = {
+    "on-demand-fleet": lambda hazards: FleetOnDemand(),
+    "one-zone": lambda hazards: OneZone(),
     "multi-zone": MultiZone,
     "elastic-one-zone": partial(Elastic, one_zone=True),
     "elastic": Elastic,
@@ -25,14 +26,16 @@ FLEET_POLICIES: dict[str, Callable[[], FleetPolicy]] = {
 FLEET_BASELINE = "one-zone"
 
 
-def fleet_policy(name: str) -> FleetPolicy:
+def fleet_policy(name: str, hazards: Hazards | None = None) -> FleetPolicy:
     """The policy of that name; a name with a dot is looked up in the user's own modules.
+
+    ``hazards``: what one's own nodes taught, for those that look at it.
 
     Raises:
         ConfigError: no such policy, or it is not one; the message says what was missing.
     """
     if name in FLEET_POLICIES:
-        return FLEET_POLICIES[name]()
+        return FLEET_POLICIES[name](hazards)
     if "." not in name:
         near = difflib.get_close_matches(name, FLEET_POLICIES, n=1, cutoff=0.0)
         raise ConfigError(

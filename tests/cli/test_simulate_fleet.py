@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from spotray.cli.main import main
+from spotray.market.lives import LivesBook, NodeLife
+from spotray.storage import Store
 
 SMALL = ["--fleet", "--hours", "2", "--deadline", "6", "--speeds", "1,1.8"]
 
@@ -58,6 +60,27 @@ def test_without_traces_it_says_that_the_worlds_are_made_up(
     asked = [*SMALL, "--policy", "elastic", "--starts", "1"]
     assert main(["simulate", *asked]) == 0
     assert "made-up worlds of 3 regions with 3 zones each" in capsys.readouterr().out
+
+
+def test_a_book_of_ones_own_nodes_changes_where_it_goes(
+    zones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(zones / "us-east-1b_v100.json", [2] * 120)
+    short = [
+        NodeLife(
+            market="aws/us-east-1a/node/spot",
+            name=f"i-{index}",
+            start_s=0.0,
+            seconds=60.0,
+            ended=True,
+        )
+        for index in range(30)
+    ]
+    LivesBook(Store.at(tmp_path / "book")).put("here", short)
+    asked = ["simulate", str(zones), *SMALL, "--policy", "multi-zone", "--why"]
+    for more, zone in (([], "us-east-1a"), (["--book", str(tmp_path / "book")], "us-east-1b")):
+        assert main([*asked, *more]) == 0
+        assert f"0.00 USD  2 in {zone} at " in capsys.readouterr().out
 
 
 def test_why_tells_each_change_of_the_first_job(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from spotray.market.hazards import learn
+from spotray.market.lives import NodeLife
 from spotray.policy.multi_zone import MultiZone
 from tests.policy.fleets import EAST_A, EAST_B, GAP, HOUR, WEST, course
 
@@ -57,6 +59,24 @@ def test_a_zone_that_keeps_losing_is_left_for_a_calm_one_at_the_same_price() -> 
     rough = ([2] * 3 + [0]) * 30
     _, moments = course(MultiZone(), (EAST_A, WEST), [rough, [2] * 120], [1.0, 1.0])
     assert {one.spot for one in moments[60:]} == {(0, 2)}
+
+
+def test_what_ones_own_nodes_lived_is_believed_before_anything_is_seen() -> None:
+    """Both zones cost the same, and nodes in the first were all lost within minutes."""
+    short = [
+        NodeLife(
+            market=str(EAST_A.market), name=f"i-{index}", start_s=0.0, seconds=300.0, ended=True
+        )
+        for index in range(40)
+    ]
+    long = [
+        NodeLife(market=str(WEST.market), name=f"i-{index}", start_s=0.0, seconds=9e5, ended=False)
+        for index in range(40)
+    ]
+    there = [[2] * 3, [2] * 3]
+    for hazards, spot in ((None, (2, 0)), (learn([*short, *long]), (0, 2))):
+        _, moments = course(MultiZone(hazards), (EAST_A, WEST), there, [1.0, 1.0])
+        assert moments[0].spot == spot
 
 
 def test_without_spot_and_with_time_it_waits_and_then_is_in_time_on_on_demand() -> None:
