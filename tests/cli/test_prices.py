@@ -64,3 +64,25 @@ def test_what_cannot_be_is_one_line(
     assert main(["prices", *words]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--cloud", "aws", "--region", "mars-1"], "AWS has no region 'mars-1'"),
+        (["--region", "mars-1"], "whose region is mars-1? Say --cloud aws"),
+        (["--cloud", "gcp", "--gpu", "T4"], "no type that fits is known there"),
+        (["--max-age", "-1"], "--max-age is -1"),
+        (["--score", "4"], "--score wants --cloud aws or gcp, --region"),
+        (["--score", "4", "--cloud", "azure", "--region", "eastus"], "Azure tells nobody"),
+    ],
+)
+def test_a_question_that_no_cloud_can_answer_is_one_line_and_no_old_prices(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refresh = [] if "--score" in words else ["--refresh"]
+    assert main(["prices", *refresh, *words]) == 1
+    told = capsys.readouterr()
+    (line,) = told.err.splitlines()
+    assert said in line
+    assert not told.out

@@ -20,6 +20,17 @@ XML = {"Content-Type": "text/xml"}
 JSON = {"Content-Type": "application/x-amz-json-1.1"}
 
 
+@pytest.fixture(scope="module")
+def session() -> boto3.Session:
+    """One for all tests: each would read boto's large description of EC2 again."""
+    return boto3.Session(aws_access_key_id="test", aws_secret_access_key="test")
+
+
+@pytest.fixture(autouse=True)
+def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # boto's own would make tests slow
+
+
 def product(usd: str, *, unit: str = "Hrs") -> str:
     """One entry of a price list, as "GetProducts" documents it, with its main parts."""
     term = {
@@ -63,8 +74,10 @@ def pricing(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ap
         yield found
 
 
-def test_spot_is_by_zone_and_on_demand_of_the_region(pricing: Api) -> None:
-    found = AwsPrices().quotes("us-east-1", ["g5.xlarge", "g5.12xlarge", "p3.2xlarge"])
+def test_spot_is_by_zone_and_on_demand_of_the_region(pricing: Api, session: boto3.Session) -> None:
+    found = AwsPrices(session=session).quotes(
+        "us-east-1", ["g5.xlarge", "g5.12xlarge", "p3.2xlarge"]
+    )
     spot = [one for one in found if one.spot and one.instance_type == "g5.xlarge"]
     assert len(spot) > 1
     assert all(one.zone.startswith("us-east-1") for one in spot)
@@ -72,8 +85,8 @@ def test_spot_is_by_zone_and_on_demand_of_the_region(pricing: Api) -> None:
     assert on_demand == {"g5.xlarge": 1.006, "g5.12xlarge": 5.672}
 
 
-def test_nothing_is_asked_about_no_types(pricing: Api) -> None:
-    assert AwsPrices().quotes("us-east-1", []) == []
+def test_nothing_is_asked_about_no_types(pricing: Api, session: boto3.Session) -> None:
+    assert AwsPrices(session=session).quotes("us-east-1", []) == []
     assert not pricing.asked
 
 
@@ -107,20 +120,16 @@ def test_without_credentials_one_line_says_what_to_do(monkeypatch: pytest.Monkey
         AwsPrices().quotes("us-east-1", ["g5.xlarge"])
 
 
-def test_a_region_that_is_none_is_told_before_anything_is_asked(pricing: Api) -> None:
+def test_a_region_that_is_none_is_told_before_anything_is_asked(
+    pricing: Api, session: boto3.Session
+) -> None:
     with pytest.raises(ConfigError, match="no region 'us-east-11' .*did you mean us-east-1"):
-        AwsPrices().quotes("us-east-11", ["g5.xlarge"])
+        AwsPrices(session=session).quotes("us-east-11", ["g5.xlarge"])
     with pytest.raises(ConfigError, match="write it as us-east-1"):
-        AwsPrices().quotes("mars", ["g5.xlarge"])
+        AwsPrices(session=session).quotes("mars", ["g5.xlarge"])
 
 
 # -- scores, and what EC2 refuses --------------------------------------------
-
-
-@pytest.fixture
-def session(monkeypatch: pytest.MonkeyPatch) -> boto3.Session:
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # boto's own patience would make tests slow
-    return boto3.Session(aws_access_key_id="test", aws_secret_access_key="test")
 
 
 def ec2(actions: dict[str, Answer]) -> Callable[[Asked], Answer]:
@@ -208,9 +217,9 @@ def test_what_ec2_refuses_is_one_of_our_errors(
 
 
 def test_a_price_list_of_another_shape_is_told(
-    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+    s3_server: S3Server, session: boto3.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with api(lambda asked: (200, json.dumps({"PriceList": ['{"terms": 3}']}), JSON)) as found:
         monkeypatch.setenv("AWS_ENDPOINT_URL_PRICING", found.url)
         with pytest.raises(NotAnswered, match="another shape"):
-            AwsPrices().quotes("us-east-1", ["g5.xlarge"])
+            AwsPrices(session=session).quotes("us-east-1", ["g5.xlarge"])
