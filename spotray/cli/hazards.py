@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         lives += book.lives()
     lives = merged(lives)
     hazards = learn(lives)
-    hazard = hazards.levels["all spot"] if market is None else hazards.of(market)
+    hazard = _of_all(hazards) if market is None else hazards.of(market)
     bands = age_bands(one.life for one in lives if _is_of(one, hazard.name))
     if args.plot:
         from spotray.report.hazards import plot_hazard
@@ -93,6 +93,12 @@ def run(args: argparse.Namespace) -> int:
     if args.plot:
         print(f"\nplot of {hazard.name}: {args.plot}")
     return 0
+
+
+def _of_all(hazards: Hazards) -> Hazard:
+    """The narrowest level that all lives are of: a cloud knows of its limit, all spot of none."""
+    every = hazards.levels["all spot"].lives
+    return [one for one in hazards.levels.values() if one.lives == every][-1]
 
 
 def _is_of(one: NodeLife, name: str) -> bool:

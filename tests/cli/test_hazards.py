@@ -34,7 +34,7 @@ def test_it_tells_every_level_the_ages_and_the_hours(
     out = capsys.readouterr().out
     names = [line.split()[0] for line in out.splitlines()[2:6]]
     assert names == ["all", "aws", "aws/g5.xlarge", "aws/us-east-1a/g5.xlarge"]
-    assert "Losses per hour by age, all spot" in out
+    assert "Losses per hour by age, aws/us-east-1a/g5.xlarge" in out
     assert "hour of the day (UTC), aws/us-east-1:" in out
     assert "Google" not in out
 
@@ -65,6 +65,9 @@ def test_a_plot_is_drawn_with_googles_limit(
     assert picture.read_text().startswith("<?xml")
     assert main(["hazards", str(tmp_path)]) == 0
     assert "Google stops preemptible machines after 24 h" in capsys.readouterr().out
+    journal(tmp_path / "a", AWS, [2.0])
+    assert main(["hazards", str(tmp_path)]) == 0
+    assert "Losses per hour by age, all spot" in capsys.readouterr().out
 
 
 def test_nodes_of_which_none_was_spot_leave_the_prior(

@@ -15,7 +15,7 @@ DAY = 24 * 3600.0
 def worlds() -> list[list[MadeUpZone]]:
     return [
         generate_regions(seed, regions=3, zones=3, nodes=16, duration_s=30 * DAY, gap_s=600)
-        for seed in range(6)
+        for seed in range(4)
     ]
 
 
