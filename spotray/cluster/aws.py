@@ -13,12 +13,14 @@ from typing import Any
 import click
 
 from spotray.clock import Clock
+from spotray.cloud.aws.account import session_of
 from spotray.cloud.aws.disks import EbsDisks
 from spotray.cloud.aws.errors import CREDENTIALS_CURE, aws_errors, boto_errors
 from spotray.cluster.disks.supply import DiskSupply
 from spotray.cluster.launcher import launch_head
 from spotray.cluster.market_nodes import MarketNodes, asked_plainly, refuse_if
 from spotray.cluster.markets import LaunchConfig, check_node_types, check_provider
+from spotray.cluster.node_types import mapping
 from spotray.cluster.ray_autoscaler.aws import OpenAWSNodeProvider, bootstrapped, filled_out
 from spotray.cluster.ray_autoscaler.seams import is_head, launch_failed, node_type_of
 from spotray.cluster.vanished import Fate, Machine
@@ -52,7 +54,11 @@ class SpotNodeProvider(MarketNodes, OpenAWSNodeProvider):
         super().__init__({**provider_config, "cache_stopped_nodes": False}, cluster_name)
         self.data_disks = DiskSupply(
             self._config.data_disks,
-            lambda: EbsDisks(provider_config["region"], clock=self._clock),
+            lambda: EbsDisks(
+                provider_config["region"],
+                session=session_of(mapping(provider_config, "aws_credentials")),
+                clock=self._clock,
+            ),
             cluster=cluster_name,
             tell=self._tell,
             clock=self._clock,

@@ -61,6 +61,7 @@ log = logging.getLogger(__name__)
 POLL_S = 1.0
 _JOBS_EVERY_S = 2.0
 _MAX_BACKOFF_S = 15.0
+_FORGET_S = 30.0  # a job that does not answer is taken to run for so long
 
 
 class Head(Protocol):
@@ -159,7 +160,7 @@ class Controller:
         self._watch, self._progress = Watch(), ProgressWatch()
         self._told_to_leave: set[str] = set()
         self._told_of_head = False
-        self._limits: list[JobLimits] = []
+        self._limits: dict[str, tuple[float, JobLimits]] = {}  # by job; when it told them last
         self._is_spent = False  # the budget of a job that still runs
         self._budgets = BudgetWatch(stop=edges.stop, tell=edges.tell)
         if self._state.swap is not None and self._state.swap.leaves_by_s is not None:
@@ -242,10 +243,14 @@ class Controller:
         if progressed is not None:
             log.info("a job went on with what replaced the last preempted node")
             self._memory.add(progressed)
-        self._limits = limits_of(self._jobs)
+        self._limits |= {one.name: (now_s, one) for one in limits_of(self._jobs)}
+        self._limits = {n: one for n, one in self._limits.items() if now_s - one[0] < _FORGET_S}
         self._is_spent = self._budgets.look(
-            self._limits, lambda: self._eyes.spans(nodes, self._memory.facts()), now_s=now_s
+            self._running(), lambda: self._eyes.spans(nodes, self._memory.facts()), now_s=now_s
         )
+
+    def _running(self) -> list[JobLimits]:
+        return [one for _, one in self._limits.values()]
 
     def _use(self, seen: Sequence[NodeSeen], asked: Asked, now_s: float) -> Use:
         return Use(
@@ -273,7 +278,7 @@ class Controller:
             for node in seen
             if node.death is None
         )
-        deadline_s, deadline_of = next_deadline(self._limits, now_s=now_s)
+        deadline_s, deadline_of = next_deadline(self._running(), now_s=now_s)
         view = View(
             now_s=now_s,
             workers=workers,

@@ -63,6 +63,33 @@ def test_a_yaml_says_where_its_disks_are(
     assert disk.disk_id in told(capsys)
 
 
+def test_the_credentials_of_a_yaml_are_those_that_are_used(
+    ec2: EmulatedEC2,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import boto3
+
+    disk = make()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    provider = {"type": "aws", "region": REGION}
+    file = tmp_path / "vit.yaml"
+    file.write_text(yaml.safe_dump({"cluster_name": "vit", "provider": provider}))
+    assert main(["cluster", "disks", "list", str(file)]) == 1
+    assert "credentials" in capsys.readouterr().err
+    own = {"aws_access_key_id": "of-the-yaml", "aws_secret_access_key": "x"}
+    provider |= {"aws_credentials": own}  # type: ignore[dict-item]
+    file.write_text(yaml.safe_dump({"cluster_name": "vit", "provider": provider}))
+    assert main(["cluster", "disks", "list", str(file)]) == 0
+    assert disk.disk_id in told(capsys)
+
+
 def test_deleting_leaves_the_disks_of_other_clusters_and_of_nodes(
     ec2: EmulatedEC2, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -313,6 +313,22 @@ def test_a_deadline_that_is_near_reaches_the_launches_and_the_journal_once(
     assert near.why == "on-demand first: vit shall be done in 599 s"
 
 
+def test_a_job_that_does_not_answer_for_a_moment_still_has_its_deadline(cluster: Cluster) -> None:
+    soon_s = cluster.clock.now_s() + 600
+    told = [{"name": "vit", "step": 1, "node_ids": [], "deadline_s": soon_s}]
+    controller = cluster.controller()
+    for answers in (told, [], told, []):
+        cluster.jobs = list(answers)
+        for _ in range(5):
+            step(cluster, controller)
+    assert len(cluster.events(DeadlineNear)) == 1
+    step(cluster, controller, 31)
+    assert [one.until_s <= cluster.clock.now_s() for one in cluster.events(DeadlineNear)] == [
+        False,
+        True,
+    ]
+
+
 def job_with_budget(cluster: Cluster, usd: float, **more: Any) -> dict[str, Any]:
     told = {"name": "vit", "step": 1, "node_ids": [], "deadline_s": None, "driver": "01000000"}
     return {**told, "max_cost_usd": usd, "began_s": cluster.clock.now_s(), **more}

@@ -209,10 +209,11 @@ def test_the_process_watches_a_cluster_and_ends_in_order(tmp_path: Path) -> None
 
             clock = SystemClock()
             try:
-                assert wait_until(lambda: bool(told(NodeUp)), timeout_s=60, clock=clock)
-                (up,) = told(NodeUp)
+                assert wait_until(lambda: len(told(NodeUp)) == 2, timeout_s=60, clock=clock)
+                roles = {up.role: up for up in told(NodeUp) if isinstance(up, NodeUp)}
+                assert set(roles) == {"head", "worker"}
+                up = roles["worker"]
                 (node,) = (one for one in lab.nodes() if one.name != "head")
-                assert isinstance(up, NodeUp)
                 assert (up.node_id, up.node_type, up.spot) == (node.node_id, "spot-worker", True)
                 lab.preempt(node.name, notice_s=20)
                 assert wait_until(lambda: bool(memory.facts()), timeout_s=15, clock=clock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import sys
 import urllib.error
 import urllib.request
@@ -61,6 +62,24 @@ def test_the_token_is_told_from_all_else_that_a_shell_says(
 def test_a_head_that_takes_no_command_is_unreachable(tmp_path: Path) -> None:
     with pytest.raises(ClusterUnreachable, match="Permission denied"):
         ray(tmp_path, "import sys; sys.exit('Permission denied (publickey)')").token()
+
+
+@pytest.mark.parametrize(
+    ("left", "config"),
+    [
+        (
+            "max_workers: 3\nprovider: {type: aws}\n",
+            {"max_workers": 3, "provider": {"type": "aws"}},
+        ),
+        ("", None),
+        ("max_workers: {", None),
+    ],
+)
+def test_what_ray_up_left_on_the_head_is_read_and_nothing_is_made_of_a_damaged_one(
+    tmp_path: Path, left: str, config: object
+) -> None:
+    told = base64.b64encode(left.encode()).decode()
+    assert ray(tmp_path, f"print('Fetched IP'); print('spotray-config:{told}|')").config() == config
 
 
 def test_a_tunnel_is_open_until_it_is_closed(tmp_path: Path) -> None:

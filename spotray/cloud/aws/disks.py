@@ -24,13 +24,16 @@ _BY_ID = "/dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_"
 class EbsDisks:
     """`Disks` in one region, through boto3."""
 
-    def __init__(self, region: str, *, ec2: Any = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self, region: str, *, ec2: Any = None, session: Any = None, clock: Clock | None = None
+    ) -> None:
         """Nothing is asked yet.
 
         Args:
             region: where.
-            ec2: a boto3 client; None: that of the environment, which gives up within
-                seconds, since a node does not wait for a disk.
+            ec2: a boto3 client; None: one that gives up within seconds, since a node does
+                not wait for a disk.
+            session: a boto3 session for that; None: with the environment's credentials.
             clock: waits for volumes and nodes.
         """
         if ec2 is None:
@@ -38,7 +41,7 @@ class EbsDisks:
             from botocore.config import Config
 
             quick = Config(connect_timeout=3, read_timeout=10, retries={"max_attempts": 2})
-            ec2 = boto3.client("ec2", region_name=region, config=quick)
+            ec2 = (session or boto3).client("ec2", region_name=region, config=quick)
         self._ec2, self._region = ec2, region
         self._clock = clock or SystemClock()
 

@@ -21,7 +21,7 @@ class Place:
     cloud: str
     region: str
     project: str = ""  # GCP
-    credentials: Mapping[str, Any] = field(default_factory=dict, repr=False)  # GCP: of its YAML
+    credentials: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of its YAML
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ def place_of(config: Mapping[str, Any]) -> Place:
         cloud=cloud,
         region=str(told["provider.region"]),
         project=str(told.get("provider.project_id") or ""),
-        credentials=mapping(provider, "gcp_credentials") if cloud == "gcp" else {},
+        credentials=mapping(provider, f"{cloud}_credentials"),
     )
 
 
@@ -73,9 +73,10 @@ def open_disks(place: Place) -> Disks:
 
         credentials = credentials_of(place.credentials)
         return KeptDisks(place.project, place.region, credentials=credentials)
+    from spotray.cloud.aws.account import session_of
     from spotray.cloud.aws.disks import EbsDisks
 
-    return EbsDisks(place.region)
+    return EbsDisks(place.region, session=session_of(place.credentials))
 
 
 @contextmanager
