@@ -8,7 +8,7 @@ import pytest
 from spotray.market.zones import generate_zone
 from spotray.policy.chain import SpotChain
 from spotray.policy.job import Choice, Job, JobView
-from spotray.policy.lookahead import REGRET, Lookahead
+from spotray.policy.lookahead import Lookahead
 from spotray.policy.uniform_progress import UniformProgress
 from spotray.sim.single import Moment, simulate
 from spotray.sim.windows import availability
@@ -82,7 +82,7 @@ def test_on_made_up_zones_its_regret_is_bounded(deadline_h: float) -> None:
         up = availability(zone)
         mine = simulate(policy, one, up)
         uniform = simulate(UniformProgress(), one, up)
-        assert mine.cost_usd <= (1 + REGRET + 0.08) * uniform.cost_usd
+        assert mine.cost_usd <= 1.2 * uniform.cost_usd
         assert not mine.is_late
 
 
