@@ -7,6 +7,7 @@ from spotray.policy.shadow import Shadow, Standing
 
 FRAC = 0.15  # of the least that the other policy can still cost
 STAKE = 0.3  # how much of the worst that can follow is counted
+STARTS = 6.0  # that many of them there shall be slack for, at the beginning; then fewer
 
 
 class RegretGuard:
@@ -24,13 +25,25 @@ class RegretGuard:
       counted.
 
     A choice may be made if it stakes no more than ``frac`` of the least that the other policy
-    can still cost, or if the other policy makes it too.
+    can still cost, or if the other policy makes it too. A wait of the other is not followed if
+    to work instead stakes less: with less slack than the other has, it ends on on-demand.
+
+    Every start uses up slack. While the other stays on on-demand, this job leaves on-demand for
+    spot only with slack for three starts and ``starts`` more, of which the work done takes its
+    share away.
     """
 
     def __init__(
-        self, other: JobPolicy, job: Job, *, frac: float = FRAC, stake: float = STAKE
+        self,
+        other: JobPolicy,
+        job: Job,
+        *,
+        frac: float = FRAC,
+        stake: float = STAKE,
+        starts: float = STARTS,
     ) -> None:
-        self._job, self._frac = job, frac
+        self._job, self._frac, self._starts = job, frac, starts
+        self._last_tick = job.ticks_in(job.deadline_s)
         self._shadow = Shadow(other, job)
         self._spot = job.spot_usd_per_hour / 3600
         self._on_demand = job.on_demand_usd_per_hour / 3600
@@ -38,7 +51,7 @@ class RegretGuard:
         spare_s = job.deadline_s - job.work_s
         self._reach = job.work_s / spare_s if spare_s > 0 else float("inf")
         self._own = Standing()
-        self._paid_usd = 0.0
+        self._paid_usd = self._slack_s = 0.0
 
     def see(self, view: JobView) -> JobDecision | None:
         """What the other policy does in the tick that begins; None once it is done."""
@@ -48,6 +61,8 @@ class RegretGuard:
             overhead_left_s=view.overhead_left_s,
             cost_usd=self._paid_usd,
         )
+        left_s = (self._last_tick - view.tick) * self._job.gap_s
+        self._slack_s = left_s - (self._job.work_s - view.done_s)
         self._shadow.see(view)
         return self._shadow.decision
 
@@ -62,12 +77,24 @@ class RegretGuard:
         return paid_usd + behind_s * self._on_demand + max(0.0, left_s) * self._stake
 
     def allows(self, choice: Choice) -> bool:
-        """Whether that choice stakes no more than is allowed, or the other makes it too."""
+        """Whether that choice stakes no more than it may."""
         decision, other = self._shadow.decision, self._shadow.after
-        if decision is None or choice is decision.choice:
+        if decision is None:
             return True
+        theirs = decision.choice
+        if choice is theirs and choice is not Choice.WAIT:
+            return True
+        if choice is Choice.ON_DEMAND and theirs is Choice.WAIT:
+            return True
+        if choice is Choice.SPOT and theirs is self._own.running is Choice.ON_DEMAND:
+            starts = 3 + self._starts * (1 - self._own.done_s / self._job.work_s)
+            if self._slack_s < starts * self._job.overhead_s:
+                return False
+        staked_usd = self.staked_usd(choice)
         least_usd = other.cost_usd + max(0.0, self._job.work_s - other.done_s) * self._spot
-        return self.staked_usd(choice) <= self._frac * least_usd
+        if staked_usd <= self._frac * least_usd:
+            return True
+        return choice is theirs and staked_usd <= self.staked_usd(Choice.ON_DEMAND)
 
     def chose(self, choice: Choice) -> None:
         """What the job does in this tick."""
