@@ -16,8 +16,9 @@ _LAST = JobDecision(
 )
 _NAMES = {Choice.WAIT: "wait", Choice.SPOT: "spot", Choice.ON_DEMAND: "on-demand"}
 _KEPT_TABLES = 4
-# What spot saves, and that much of it a wait must save: the table takes the state of the market
-# as known from the next step on, which makes waiting for it look better than it is.
+# A wait must save that much of what spot saves: the table takes the state of the market as known
+# from the next step on, which makes waiting for it look better than it is. What a tick of waiting
+# must save is bounded by two starts: where a start costs little, so does not to know.
 WAIT_FRAC = 0.37
 
 
@@ -72,8 +73,9 @@ class _Course:
         self._last_tick = job.ticks_in(job.deadline_s) if job.has_deadline else None
         self._spot_usd = job.cost_usd(spot_ticks=1, on_demand_ticks=0)
         self._on_demand_usd = job.cost_usd(spot_ticks=0, on_demand_ticks=1)
-        saves_usd = max(0.0, self._on_demand_usd - self._spot_usd)
-        self._wait_usd = WAIT_FRAC * saves_usd if job.has_deadline else 0.0
+        saves = max(0.0, job.on_demand_usd_per_hour - job.spot_usd_per_hour) / 3600
+        wait_s = min(job.gap_s, 2 * job.overhead_s) if job.has_deadline else 0.0
+        self._wait_usd = WAIT_FRAC * saves * wait_s
 
     def decide(self, view: JobView) -> JobDecision:
         self._ahead = self._belief.see(view.has_spot)

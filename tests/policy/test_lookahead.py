@@ -49,6 +49,12 @@ def test_it_takes_spot_that_lasts_and_not_spot_that_is_gone_before_it_works() ->
     assert first_choice(lasting(1200.0, 50 * HOUR), long_start, has_spot=True) is not S
 
 
+def test_it_waits_where_a_start_is_free_and_works_where_slack_is_for_few_starts() -> None:
+    even = lasting(2 * HOUR, 2 * HOUR)
+    assert first_choice(even, job(overhead_s=0.0), has_spot=False) is W
+    assert first_choice(even, job(overhead_s=900.0, deadline_s=24 * HOUR), has_spot=False) is D
+
+
 def test_with_no_slack_it_is_on_demand_and_says_so() -> None:
     tight = job(deadline_s=20 * HOUR + 1200.0)
     moments: list[Moment] = []
