@@ -99,6 +99,18 @@ def as_json(chain: SpotChain, source: str) -> dict[str, Any]:
     }
 
 
+def as_text(raw: dict[str, Any]) -> str:
+    """JSON with one row of numbers a line, so that a new fit can be compared with the old one."""
+    lines: list[str] = []
+    for line in json.dumps(raw, indent=1).splitlines():
+        bare = line.strip()
+        if lines and bare and (bare[0].isdigit() or (bare[0] == "]" and lines[-1][-1:].isdigit())):
+            lines[-1] += bare if lines[-1].endswith("[") or bare[0] == "]" else f" {bare}"
+        else:
+            lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("traces", type=Path, metavar="DIR", help="all with the same gap_seconds")
@@ -130,22 +142,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{len(traces)} traces of {gap_s:g} s, the first {half * gap_s / 86400:.1f} days of each; "
         f"fit.py --states {arguments.states} --rounds {arguments.rounds} --seed {arguments.seed}"
     )
-    text = json.dumps(as_json(chain, source), indent=1)
-    arguments.out.write_text(_rows_on_lines(text) + "\n")
+    arguments.out.write_text(as_text(as_json(chain, source)))
     print(f"{arguments.out}: {source}")
     return 0
-
-
-def _rows_on_lines(text: str) -> str:
-    """One row of numbers a line, so that a new fit can be compared with the old one."""
-    lines: list[str] = []
-    for line in text.splitlines():
-        bare = line.strip()
-        if lines and bare and (bare[0].isdigit() or (bare[0] == "]" and lines[-1][-1:].isdigit())):
-            lines[-1] += bare if lines[-1].endswith("[") or bare[0] == "]" else f" {bare}"
-        else:
-            lines.append(line)
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from spotray.policy.job import Choice, Job, JobDecision, JobPolicy, JobView
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """How far a job is at the start of a tick."""
+
+    running: Choice = Choice.WAIT
+    done_s: float = 0.0
+    overhead_left_s: float = 0.0
+    cost_usd: float = 0.0
+
+    def ready_s(self, job: Job) -> float:
+        """Work done, less what has to be spent on a start before there is more."""
+        waits = self.running is Choice.WAIT
+        return self.done_s - (job.overhead_s if waits else self.overhead_left_s)
+
+    def after(self, choice: Choice, job: Job) -> Standing:
+        """A tick later."""
+        overhead_s = self.overhead_left_s if choice is self.running else job.overhead_s
+        if choice is Choice.WAIT:
+            return Standing(running=choice, done_s=self.done_s, cost_usd=self.cost_usd)
+        spot = choice is Choice.SPOT
+        return Standing(
+            running=choice,
+            done_s=self.done_s + max(0.0, job.gap_s - overhead_s),
+            overhead_left_s=max(0.0, overhead_s - job.gap_s),
+            cost_usd=self.cost_usd + job.cost_usd(spot_ticks=spot, on_demand_ticks=not spot),
+        )
 
 
 class Shadow:
@@ -12,39 +42,22 @@ class Shadow:
         self._job = job
         self._course = policy.begin(job)
         self._view = JobView()
-        self._prices = (
-            0.0,
-            job.cost_usd(spot_ticks=1, on_demand_ticks=0),
-            job.cost_usd(spot_ticks=0, on_demand_ticks=1),
-        )
-        self.cost_usd = 0.0  # before the tick that `see` was last told of
-        self.done_s = 0.0  # at its start
-        self.running = Choice.WAIT  # before it
+        self.before = Standing()  # at the start of the tick that `see` was last told of
+        self.after = Standing()  # at its end
         self.decision: JobDecision | None = None  # for it; None once the job is done
-        self._overhead_left_s = 0.0
 
     def see(self, view: JobView) -> None:
-        """Live through the tick before, and decide on the one that begins."""
-        if self.decision is not None:
-            self._live(self.decision.choice)
-        if self.done_s >= self._job.work_s - 1e-6:
-            self.decision, self.running = None, Choice.WAIT
+        """Decide on the tick that begins, and live through it."""
+        now = self.after
+        if now.done_s >= self._job.work_s - 1e-6:
+            self.before, self.decision = now, None
             return
         own = self._view
-        own.preempted = self.running is Choice.SPOT and not view.has_spot
+        own.preempted = now.running is Choice.SPOT and not view.has_spot
         if own.preempted:
-            self.running = Choice.WAIT
+            now = Standing(done_s=now.done_s, cost_usd=now.cost_usd)
         own.tick, own.elapsed_s, own.has_spot = view.tick, view.elapsed_s, view.has_spot
-        own.running, own.done_s = self.running, self.done_s
-        own.overhead_left_s = 0.0 if self.running is Choice.WAIT else self._overhead_left_s
-        self.decision = self._course.decide(own)
-
-    def _live(self, choice: Choice) -> None:
-        if choice is not self.running:
-            self._overhead_left_s = self._job.overhead_s
-        self.running = choice
-        self.cost_usd += self._prices[choice]
-        if choice is not Choice.WAIT:
-            gap_s = self._job.gap_s
-            self.done_s += max(0.0, gap_s - self._overhead_left_s)
-            self._overhead_left_s = max(0.0, self._overhead_left_s - gap_s)
+        own.running, own.done_s = now.running, now.done_s
+        own.overhead_left_s = now.overhead_left_s
+        self.before, self.decision = now, self._course.decide(own)
+        self.after = now.after(self.decision.choice, self._job)

@@ -85,6 +85,16 @@ def test_the_fit_writes_what_the_policy_reads(tmp_path: Path) -> None:
     assert len(out.read_text().splitlines()) < 20
 
 
+def test_the_chain_of_the_package_is_one_that_the_fit_wrote() -> None:
+    text = fit.OUT.read_text()
+    raw = json.loads(text)
+    assert raw["source"].endswith("fit.py --states 6 --rounds 160 --seed 0")
+    assert fit.as_text(raw) == text
+    chain = SpotChain.from_json(raw)
+    assert list(raw) == list(fit.as_json(chain, ""))
+    assert list(chain.up) == [True] * 6 + [False] * 6
+
+
 def test_more_states_explain_spot_whose_hazard_falls_with_age() -> None:
     zones = [generate_zone(seed, duration_s=6 * DAY, gap_s=600.0).values for seed in range(12)]
     seen = np.array(zones) > 0

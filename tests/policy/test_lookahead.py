@@ -8,7 +8,7 @@ import pytest
 from spotray.market.zones import generate_zone
 from spotray.policy.chain import SpotChain
 from spotray.policy.job import Choice, Job, JobView
-from spotray.policy.lookahead import REGRET, Lookahead
+from spotray.policy.lookahead import Lookahead
 from spotray.policy.uniform_progress import UniformProgress
 from spotray.sim.single import Moment, simulate
 from spotray.sim.windows import availability
@@ -49,6 +49,12 @@ def test_it_takes_spot_that_lasts_and_not_spot_that_is_gone_before_it_works() ->
     assert first_choice(lasting(1200.0, 50 * HOUR), long_start, has_spot=True) is not S
 
 
+def test_it_waits_where_a_start_is_free_and_works_where_slack_is_for_few_starts() -> None:
+    even = lasting(2 * HOUR, 2 * HOUR)
+    assert first_choice(even, job(overhead_s=0.0), has_spot=False) is W
+    assert first_choice(even, job(overhead_s=900.0, deadline_s=24 * HOUR), has_spot=False) is D
+
+
 def test_with_no_slack_it_is_on_demand_and_says_so() -> None:
     tight = job(deadline_s=20 * HOUR + 1200.0)
     moments: list[Moment] = []
@@ -82,7 +88,7 @@ def test_on_made_up_zones_its_regret_is_bounded(deadline_h: float) -> None:
         up = availability(zone)
         mine = simulate(policy, one, up)
         uniform = simulate(UniformProgress(), one, up)
-        assert mine.cost_usd <= (1 + REGRET + 0.08) * uniform.cost_usd
+        assert mine.cost_usd <= 1.2 * uniform.cost_usd
         assert not mine.is_late
 
 
