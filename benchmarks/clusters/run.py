@@ -1,7 +1,8 @@
 """What a cluster does when spot is taken or out: with spotray's node provider, and with Ray's own.
 
 Each system's cluster comes up by the real `ray up` in an emulated cloud of its own, where
-somebody wants one worker all the time. Needs root and Linux; see `tests/emulated`.
+somebody wants one worker all the time. Then spotray's goes through more with a training job
+of two workers. Needs root and Linux; see `tests/emulated`.
 """
 
 from __future__ import annotations
@@ -9,19 +10,22 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import bench
+from benchmarks.clusters import job
+from benchmarks.clusters.job import NO_CAPACITY, NOTICE_S
 from tests.emulated.cloud import Cloud, emulated_cloud, wait_for
 from tests.emulated.cluster import Cluster, Demand
 from tests.emulated.needs import missing
 
-NO_CAPACITY = "InsufficientInstanceCapacity"
 START_LIMIT_S = 180.0
 STOCK = "benchmarks/clusters/stock.yaml"
+TAKEN_AFTER_S = 1.0
+IN_A_ROW = 20
 _SETTLE_S = 3.0  # a new worker's agent is up then, and Ray has looked at it once
 
 
@@ -42,15 +46,27 @@ def _lose(cloud: Cloud, name: str, notice_s: float) -> None:
     cloud.do("kill", name=name)
 
 
+def _take(cloud: Cloud, name: str, notice_s: float) -> None:
+    cloud.do("take", after_s=TAKEN_AFTER_S)
+    cloud.do("kill", name=name)
+
+
 def _outage(cloud: Cloud, name: str, notice_s: float) -> None:
     cloud.do("refuse", code=NO_CAPACITY, spot=True)
     cloud.do("kill", name=name)
 
 
 EVENTS = {
-    "notice": Event(what="a notice of 30 s, then the reclaim", strike=_notice, notice_s=30.0),
+    "notice": Event(what="a notice of 30 s, then the reclaim", strike=_notice, notice_s=NOTICE_S),
     "silent": Event(what="the worker is lost without a word", strike=_lose),
     "outage": Event(what="the worker is lost, and there is no spot anywhere", strike=_outage),
+    "taken": Event(what="the worker is lost, and all spot is taken at once", strike=_take),
+}
+JOB_EVENTS = {
+    "job, notice": "a notice of 30 s",
+    "job, outage": "no spot anywhere",
+    "job, return": "spot is back, until no worker is on demand",
+    "job, in a row": "preemptions of one zone in a row",
 }
 
 
@@ -76,6 +92,7 @@ def measure(system: str, *, repeat: int, limit_s: float) -> list[dict[str, Any]]
         demand = cluster.demand(1, log=Path(folder) / "log")
         demand.wait_for_workers(1, timeout_s=START_LIMIT_S)
         for name, event in EVENTS.items():
+            _on_spot(cloud, cluster, demand)
             row = _go_through(cloud, demand, event, limit_s=limit_s)
             rows.append({"system": system, "event": name, "repeat": repeat, **row})
             bench.say(f"    {name}: {_told(rows[-1])}")
@@ -83,10 +100,21 @@ def measure(system: str, *, repeat: int, limit_s: float) -> list[dict[str, Any]]
     return rows
 
 
+def _on_spot(cloud: Cloud, cluster: Cluster, demand: Demand) -> None:
+    """One worker, on spot, and nothing remembered of the last event."""
+    cluster.forget()
+    for one in cloud.workers(spot=False):
+        cloud.do("kill", name=one["name"])
+    (worker,) = wait_for(
+        lambda: _only(cloud.workers(spot=True)), "one worker, on spot", timeout_s=START_LIMIT_S
+    )
+    demand.wait_for_worker(worker["ip"], timeout_s=START_LIMIT_S)
+    time.sleep(_SETTLE_S)
+
+
 def _go_through(cloud: Cloud, demand: Demand, event: Event, *, limit_s: float) -> dict[str, Any]:
     """Let it happen; what it led to. Seconds count from the loss's first sign."""
-    (worker,) = wait_for(lambda: _only(cloud.workers(spot=True)), "one worker, on spot")
-    time.sleep(_SETTLE_S)
+    (worker,) = cloud.workers()
     calls, event_s = len(cloud.launches()), time.time()
     event.strike(cloud, worker["name"], event.notice_s)
     try:
@@ -99,18 +127,31 @@ def _go_through(cloud: Cloud, demand: Demand, event: Event, *, limit_s: float) -
     refused = [one for one in made if one["error"]]
     launched = [one for one in made if not one["error"]]
     cloud.do("allow")
+    cloud.do("spare")
     return {
         "notice_s": event.notice_s,
         "limit_s": limit_s,
         "calls": len(made),
         "refused": len(refused),
-        "launch_s": launched[0]["at_s"] - event_s if launched and back_s else None,
+        "launch_s": launched[-1]["at_s"] - event_s if launched and back_s else None,
         "after_refusal_s": launched[0]["at_s"] - refused[0]["at_s"]
         if launched and refused and back_s
         else None,
         "back_s": back_s - event_s if back_s else None,
         "on_demand": not launched[-1]["spot"] if launched and back_s else None,
     }
+
+
+def measure_job(path: Path, rows: list[dict[str, Any]], *, repeats: int, in_a_row: int) -> None:
+    """All that the job goes through; rows are written as they come."""
+    with tempfile.TemporaryDirectory() as folder:
+        for repeat in range(repeats):
+            bench.say(f"a job of two workers ({repeat + 1}/{repeats})")
+            rows += job.as_configured(Path(folder), repeat=repeat)
+            bench.write_rows(path, rows)
+        bench.say(f"a job of two workers: {in_a_row} preemptions in a row")
+        rows += job.in_a_row(Path(folder), count=in_a_row)
+        bench.write_rows(path, rows)
 
 
 def _only(workers: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -127,7 +168,7 @@ def _told(row: bench.Row) -> str:
 def summary(rows: Sequence[bench.Row]) -> str:
     """A line for each event and system: medians, with the least and the most."""
     lines = []
-    for (event, system), group in bench.by_key(rows, "event", "system").items():
+    for (event, system), group in bench.by_key(_of(EVENTS, rows), "event", "system").items():
         back = _spread(group, "back_s")
         lines.append(
             [
@@ -141,6 +182,22 @@ def summary(rows: Sequence[bench.Row]) -> str:
         )
     head = ["event   provider", "launch s", "worker s", "calls", "refused", "to on-demand ms"]
     return bench.table(head, lines)
+
+
+def job_summary(rows: Sequence[bench.Row]) -> str:
+    """A line for each event of the job."""
+    lines = []
+    for (event,), group in bench.by_key(_of(JOB_EVENTS, rows), "event").items():
+        columns = [("launch_s", 1), ("back_s", 1), ("losses", 0), ("calls", 0), ("refused", 0)]
+        columns += [("least_steps", 0), ("steps_back", 0)]
+        lines.append([event, *(_text(group, column, digits) for column, digits in columns)])
+    head = ["event", "launch s", "step of both s", "losses", "calls", "refused"]
+    return bench.table([*head, "least steps between", "steps back"], lines)
+
+
+def _of(events: Iterable[str], rows: Sequence[bench.Row]) -> list[bench.Row]:
+    known = frozenset(events)
+    return [row for row in rows if row["event"] in known]
 
 
 def _in_ms(row: bench.Row) -> dict[str, Any]:
@@ -160,10 +217,10 @@ def _text(rows: Sequence[bench.Row], column: str, digits: int) -> str:
 def picture(path: Path, rows: Sequence[bench.Row]) -> bool:
     """Median seconds until there is another worker."""
     bars = []
-    for (event, system), group in bench.by_key(rows, "event", "system").items():
+    for (event, system), group in bench.by_key(_of(EVENTS, rows), "event", "system").items():
         back = _spread(group, "back_s")
         length = back.median if back else float(group[0]["limit_s"])
-        note = "" if back else f"none in {length:.0f} s, {group[0]['calls']} calls refused"
+        note = "" if back else f"none in {length:.0f} s, {group[0]['calls']} calls"
         bars.append(
             bench.Bar(
                 group=EVENTS[event].what, label=TITLES[system], parts=(("", length),), note=note
@@ -182,27 +239,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--limit",
         type=bench.at_least(10),
         metavar="S",
-        help="seconds after which nobody waits for a worker; default: 180, with --quick 90",
+        help="seconds after which nobody waits for a worker; default: 90, with --quick 60",
     )
+    parser.add_argument(
+        "--in-a-row",
+        type=bench.at_least(1),
+        metavar="N",
+        help=f"preemptions of one zone; default: {IN_A_ROW}, with --quick 4",
+    )
+    parser.add_argument("--only", choices=("worker", "job"), help="default: both")
     arguments = parser.parse_args(argv)
     if words := missing():
         print(f"not measured: an emulated cloud {words}")
         return 0
     repeats = arguments.repeat or (1 if arguments.quick else 3)
-    limit_s = float(arguments.limit or (90 if arguments.quick else 180))
+    limit_s = float(arguments.limit or (60 if arguments.quick else 90))
     bench.end_like_ctrl_c()
     rows: list[dict[str, Any]] = []
     ended = False
     try:
         for repeat in range(repeats):
-            for system in arguments.systems:
+            for system in arguments.systems if arguments.only != "job" else ():
                 bench.say(f"{TITLES[system]} ({repeat + 1}/{repeats})")
                 rows += measure(system, repeat=repeat, limit_s=limit_s)
                 bench.write_rows(arguments.json, rows)
+        if arguments.only != "worker":
+            in_a_row = arguments.in_a_row or (4 if arguments.quick else IN_A_ROW)
+            measure_job(arguments.json, rows, repeats=repeats, in_a_row=in_a_row)
         ended = True
     except KeyboardInterrupt:
         bench.say("interrupted: the cloud is gone; the rows so far are kept")
     print(summary(rows))
+    print(job_summary(rows))
     print(bench.machine())
     drawn = arguments.json.with_suffix(".svg")
     print(f"rows: {arguments.json}" + (f", picture: {drawn}" if picture(drawn, rows) else ""))

@@ -16,6 +16,8 @@ from spotray.policy.view import Launched
 
 log = logging.getLogger(__name__)
 
+LISTED_IN_S = 60.0  # a machine that is launched is in the cloud's list by then
+
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
@@ -38,6 +40,8 @@ class Fate:
 class Lookout:
     """Compares each listing of the workers with the one before. Safe from any thread.
 
+    What was launched since this was made is looked for too, for a machine may be taken
+    before any listing had it.
     A spot machine that is gone was preempted unless the cloud says something else. One
     that Ray itself ended after a notice is not seen here: whoever heard the notice tells
     the memory.
@@ -49,13 +53,17 @@ class Lookout:
         self._memory, self._tell, self._clock = memory, tell, clock
         self._alive: dict[str, Machine] = {}
         self._ended: set[str] = set()
+        self._known: set[str] = set()  # were listed, or ended here, or have been told of
+        self._since_s = clock.now_s()
         self._lock = threading.Lock()
         self._listing = threading.Lock()
 
     def ending(self, names: Iterable[str]) -> None:
         """Ray or the user is about to end these."""
         with self._lock:
-            self._ended.update(names)
+            ended = set(names)
+            self._ended |= ended
+            self._known |= ended
 
     def look(
         self, listing: Callable[[], Mapping[str, Machine]], fate: Callable[[str, Machine], Fate]
@@ -68,8 +76,12 @@ class Lookout:
             fate: asks the cloud about one machine.
         """
         with self._listing:
+            launched = self._launched()  # first: what comes while the cloud lists is not in it
             listed = listing()
             with self._lock:
+                self._known.update(listed)
+                never = {k: v for k, v in launched.items() if k not in self._known}
+                self._known.update(never)
                 gone = {
                     name: machine
                     for name, machine in self._alive.items()
@@ -79,6 +91,24 @@ class Lookout:
                 self._ended.intersection_update(listed)  # what was ended is listed for a while
         for name, machine in gone.items():
             self._missing(name, machine, fate(name, machine))
+        for name, machine in never.items():
+            answer = fate(name, machine)
+            is_new = self._clock.now_s() - machine.launched_s < LISTED_IN_S
+            if is_new and not answer.alive and not answer.why:
+                with self._lock:  # the cloud may not know it yet: it is looked for again
+                    self._known.discard(name)
+                continue
+            self._missing(name, machine, answer)
+
+    def _launched(self) -> dict[str, Machine]:
+        """What this process launched and nobody has seen yet."""
+        return {
+            name: Machine(market=fact.market, launched_s=fact.at_s)
+            for fact in self._memory.facts()
+            if isinstance(fact, Launched) and fact.at_s >= self._since_s
+            for name in fact.names
+            if name not in self._known
+        }
 
     def _missing(self, name: str, machine: Machine, fate: Fate) -> None:
         if fate.alive:

@@ -34,10 +34,18 @@ def test_repetitions_are_one_line_with_its_least_and_most() -> None:
     assert "12.0 (9.0-30.0)" in line
 
 
+def test_a_jobs_rows_are_in_the_table_of_its_own() -> None:
+    more = {"losses": 20, "least_steps": 7, "steps_back": 0}
+    rows = [*OUTAGE, row("spotray", "job, in a row", calls=21, **more)]
+    assert run.summary(rows) == run.summary(OUTAGE)
+    (line,) = run.job_summary(rows).splitlines()[1:]
+    assert line.split() == ["job,", "in", "a", "row", "2.0", "10.0", "20", "21", "0", "7", "0"]
+
+
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert run.picture(tmp_path / "rows.svg", OUTAGE)
-    assert "75 calls refused" in (tmp_path / "rows.svg").read_text()
+    assert "75 calls" in (tmp_path / "rows.svg").read_text()
 
 
 def test_stock_differs_in_what_launches_not_in_what_is_launched() -> None:

@@ -297,6 +297,17 @@ def test_a_node_that_one_listing_left_out_has_not_vanished(ec2: EmulatedEC2, mem
     assert sum(isinstance(fact, Preempted) for fact in provider.memory.facts()) == 1
 
 
+def test_a_node_that_was_taken_before_any_listing_had_it_was_preempted(
+    ec2: EmulatedEC2, memory: Path
+) -> None:
+    provider = provider_of(ec2, memory)
+    (name,) = launch(provider, ec2)
+    ec2.take(name)
+    assert provider.non_terminated_nodes({}) == []
+    (fact,) = (one for one in provider.memory.facts() if isinstance(one, Preempted))
+    assert fact.name == name
+
+
 def test_twenty_preemptions_of_one_zone_end_in_work_not_in_a_loop(
     ec2: EmulatedEC2, memory: Path
 ) -> None:

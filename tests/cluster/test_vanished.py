@@ -101,3 +101,56 @@ def test_a_life_is_counted_from_the_launch_that_is_remembered(rig: Rig) -> None:
     (event,) = rig.events
     assert isinstance(event, InstanceVanished)
     assert event.lived_s == 10.0
+
+
+def launch(rig: Rig, name: str) -> None:
+    rig.memory.add(Launched(at_s=rig.clock.now_s(), market=SPOT, names=(name,)))
+
+
+def test_a_machine_that_was_taken_before_any_listing_had_it_is_told_of_once(rig: Rig) -> None:
+    rig.see()
+    launch(rig, "i-1")
+    rig.clock.advance(2.0)
+    rig.fate = Fate(why="Server.SpotInstanceTermination")
+    rig.see()
+    rig.see()
+    assert rig.preempted() == ["i-1"]
+    (event,) = rig.events
+    assert isinstance(event, InstanceVanished)
+    assert event.lived_s == 2.0
+
+
+def test_a_new_machine_that_the_cloud_does_not_know_yet_has_not_vanished(rig: Rig) -> None:
+    launch(rig, "i-1")
+    rig.see()
+    assert rig.asked == ["i-1"]
+    rig.see("i-1")
+    rig.see("i-1")
+    assert rig.asked == ["i-1"]
+    assert rig.events == []
+
+
+def test_a_machine_that_the_cloud_never_knew_is_gone_after_a_minute(rig: Rig) -> None:
+    launch(rig, "i-1")
+    rig.see()
+    rig.clock.advance(61.0)
+    rig.see()
+    assert rig.preempted() == ["i-1"]
+
+
+def test_a_machine_that_ray_ended_before_it_was_listed_has_not_vanished(rig: Rig) -> None:
+    launch(rig, "i-1")
+    rig.lookout.ending(["i-1"])
+    rig.see()
+    assert rig.asked == []
+    assert rig.events == []
+
+
+def test_launches_of_an_earlier_start_are_not_looked_for(tmp_path: Path) -> None:
+    before = Rig(tmp_path / "launches.jsonl")
+    launch(before, "i-1")
+    after = Rig(before.memory.path)
+    after.clock.advance(100.0)
+    after.lookout = Lookout(after.memory, tell=after.events.append, clock=after.clock)
+    after.see()
+    assert after.asked == []
