@@ -42,8 +42,6 @@ class Variants(BasicVariantGenerator):
             trials: By their ids; whether each has ended.
         """
         self._there = dict(trials)
-        if not trials:
-            return
         # Of one that ended it might never hear, and count it as running for ever.
         self._live_trials = {trial for trial, has_ended in trials.items() if not has_ended}
         if self._at_first:

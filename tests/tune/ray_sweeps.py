@@ -20,9 +20,27 @@ from spotray.controller.progress import JobSeen
 from spotray.events import CheckpointCommitted, Event, Restored
 from spotray.lab.lab import Lab
 from spotray.ledger.rundir import load_run
-from tests.tune.sweep_jobs import sweep_loop
+from tests.train.workers import WorkerPool
+from tests.tune.sweep_jobs import sweep_loop, undisturbed
 
+ROOT = Path(__file__).parents[2]
 WORKERS = 4  # nodes of the lab
+RATES = [1e-3, 2e-3, 3e-3, 5e-3, 1e-2, 2e-2, 3e-2, 5e-2]
+
+_REFERENCES: dict[tuple[float, int], str] = {}  # of all tests: learning rate and epochs
+
+
+def references(rates: Sequence[float], epochs: int) -> dict[float, str]:
+    """The weights at each learning rate after the same loop in one process."""
+    missing = [lr for lr in rates if (lr, epochs) not in _REFERENCES]
+    if missing:
+        pool = WorkerPool(1)
+        try:
+            for lr in missing:
+                _REFERENCES[lr, epochs] = str(pool.run(1, undisturbed, lr, epochs)[0])
+        finally:
+            pool.close()
+    return {lr: _REFERENCES[lr, epochs] for lr in rates}
 
 
 def tuner_of(
