@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.emulated.cloud import Cloud, emulated_cloud
-from tests.emulated.needs import missing
+from tests.emulated.needs import missing, missing_for_volumes
 
 _MEASURED: list[str] = []
 _FAILED = pytest.StashKey[bool]()  # of a module whose tests build on each other
@@ -17,6 +17,13 @@ _FAILED = pytest.StashKey[bool]()  # of a module whose tests build on each other
 @pytest.fixture(scope="session")
 def _can_run() -> None:
     if words := missing():
+        pytest.skip(words)
+
+
+@pytest.fixture(scope="session")
+def volumes(_can_run: None) -> None:
+    """Of tests whose instances have volumes."""
+    if words := missing_for_volumes():
         pytest.skip(words)
 
 

@@ -6,9 +6,13 @@ import functools
 import os
 import shutil
 import subprocess
+import tempfile
+
+from tests.emulated.volumes import loop_device
 
 _PROGRAMS = {  # program -> the Debian package it is in
     "ip": "iproute2",
+    "mkfs.ext4": "e2fsprogs",
     "nsenter": "util-linux",
     "rsync": "rsync",
     "setpriv": "util-linux",
@@ -53,4 +57,29 @@ def missing(*, path: str = _PATH) -> str:
     if tried.returncode:
         words = tried.stderr.strip().splitlines() or ["no words"]
         return f"needs the right to make namespaces: {words[-1]}"
+    return ""
+
+
+@functools.cache
+def missing_for_volumes() -> str:
+    """What volumes need besides, tried as the rig and an instance do it; empty if nothing."""
+    with tempfile.TemporaryFile() as file:
+        file.truncate(16 * 2**20)
+        try:
+            number, device = loop_device(file.fileno())
+        except OSError as exc:
+            return f"needs loop devices: {exc}"
+        try:
+            tried = subprocess.run(
+                ["unshare", "--mount", "sh", "-ec", 'mkfs.ext4 -q "$0" && mount "$0" /mnt']
+                + [f"/dev/loop{number}"],
+                capture_output=True,
+                text=True,
+                env=os.environ | {"PATH": _PATH},
+            )
+        finally:
+            os.close(device)
+    if tried.returncode:
+        words = tried.stderr.strip().splitlines() or ["no words"]
+        return f"needs the right to mount a loop device: {words[-1]}"
     return ""

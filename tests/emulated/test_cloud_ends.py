@@ -69,8 +69,14 @@ def assert_nothing_is_left(before: Machine, family: list[psutil.Process], tempor
 
 def loops_of(volume: str) -> list[Path]:
     """The block devices of this machine that hold a volume."""
-    files = Path("/sys/block").glob("loop*/loop/backing_file")
-    return [file for file in files if volume in file.read_text()]
+    found = []
+    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            if volume in file.read_text():
+                found.append(file)
+        except OSError:  # it was freed between the two
+            continue
+    return found
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -81,7 +87,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def test_nothing_is_left_of_a_cloud_that_was_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    volumes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = Machine.now()

@@ -28,7 +28,7 @@ Measured = Callable[[str], None]
 
 
 @pytest.fixture(scope="module")
-def cluster(cloud: Cloud) -> Iterator[Cluster]:
+def cluster(volumes: None, cloud: Cloud) -> Iterator[Cluster]:
     since = len(cloud.launches())
     made = Cluster(cloud, new=("--zones", ZONE, "--data-disk", "20"), policy=POLICY)
     made.up()

@@ -202,7 +202,9 @@ def test_only_what_a_rule_names_is_refused_and_every_call_is_in_the_log(cloud: C
         cloud.do("kill", name=name)
 
 
-def test_a_volume_is_on_one_instance_at_a_time_and_keeps_what_is_written(cloud: Cloud) -> None:
+def test_a_volume_is_on_one_instance_at_a_time_and_keeps_what_is_written(
+    volumes: None, cloud: Cloud
+) -> None:
     first, second = launch(cloud, count=2)
     volume = attach(cloud, first)
     sudo = "~/.local/bin/sudo"

@@ -30,14 +30,14 @@ class Volumes:
             file = os.open(self._folder / f"{volume}.img", os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 os.ftruncate(file, _BYTES)
-                self._devices[volume] = _loop(file)
+                self._devices[volume] = loop_device(file)
             finally:
                 os.close(file)
         number, _ = self._devices[volume]
         return os.makedev(_MAJOR, number)
 
 
-def _loop(file: int) -> tuple[int, int]:
+def loop_device(file: int) -> tuple[int, int]:
     """A loop device on a file, that is free again when the second number is closed."""
     info = struct.pack(_INFO, *[0] * 8, _AUTOCLEAR, b"", b"", b"", 0, 0)
     config = struct.pack("2I", file, 0) + info + bytes(64)
