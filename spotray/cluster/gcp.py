@@ -201,7 +201,8 @@ class SpotNodeProvider(MarketNodes, OpenGCPNodeProvider):
         try:
             with gcp_errors(f"gcp/{zone}"):
                 now = self.found_now(name, zone)
-                done = self.operations_on(machine.listed_as, zone)
+                known = machine.listed_as or now  # neither: it was gone before any listing
+                done = self.operations_on(known, zone) if known is not None else []
         except self._unclear as exc:
             log.debug("no reason for the end of %s: %s", name, exc)
             return Fate()

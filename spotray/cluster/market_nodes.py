@@ -129,10 +129,16 @@ class MarketNodes:
         def workers() -> dict[str, Machine]:
             listed = self.list_nodes({})
             ids.extend(listed)
+            heads = {
+                node_id
+                for node_id, instance in listed.items()
+                if is_head(self._listed_tags(node_id, instance))
+            }
+            self._lookout.pass_over(heads)
             return {
                 node_id: self._machine(instance)
                 for node_id, instance in listed.items()
-                if not is_head(self._listed_tags(node_id, instance))
+                if node_id not in heads
             }
 
         self._lookout.look(workers, self._fate)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,13 @@ class Lookout:
             ended = set(names)
             self._ended |= ended
             self._known |= ended
+
+    def pass_over(self, names: Collection[str]) -> None:
+        """These are no workers: nobody looks for them."""
+        with self._lock:
+            self._known.update(names)
+            for name in names:
+                self._alive.pop(name, None)
 
     def look(
         self, listing: Callable[[], Mapping[str, Machine]], fate: Callable[[str, Machine], Fate]

@@ -154,3 +154,15 @@ def test_launches_of_an_earlier_start_are_not_looked_for(tmp_path: Path) -> None
     after.lookout = Lookout(after.memory, tell=after.events.append, clock=after.clock)
     after.see()
     assert after.asked == []
+
+
+def test_a_head_is_not_looked_for_whoever_launched_it(rig: Rig) -> None:
+    launch(rig, "head")
+    rig.fate = Fate(alive=True)
+    rig.see()  # before a listing has it
+    rig.lookout.pass_over(["head"])
+    rig.asked.clear()
+    rig.see()
+    rig.see()
+    assert rig.asked == []
+    assert rig.events == []

@@ -213,7 +213,10 @@ class LivePool:
         return names
 
     def kill(self, name: str) -> None:
-        os.kill(self._started[name][0].pid, signal.SIGKILL)
+        """Returns when it is gone: one that is started next is not one too many."""
+        process = self._started[name][0]
+        os.kill(process.pid, signal.SIGKILL)
+        process.join(timeout=10)
 
     def freeze(self, name: str) -> None:
         self._frozen.add(name)
@@ -362,10 +365,11 @@ class LivePool:
         """What the driver does: hears of the end of processes."""
         while not self._closing.wait(0.05):
             gone = {}
-            for name, (process, _) in list(self._started.items()):
+            processes = list(self._started.items())  # whoever is started from here on comes next
+            for name, (process, _) in processes:
                 if not process.is_alive() and name not in self._gone:
                     gone[name] = self._gone[name] = f"exit code {process.exitcode}"
-            started = {n: node for n, (_, node) in self._started.items() if n not in self._gone}
+            started = {n: node for n, (_, node) in processes if n not in self._gone}
             self.view = self.assembly.sync(started, gone)
             with self._stepped:
                 self._stepped.notify_all()

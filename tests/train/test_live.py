@@ -136,12 +136,13 @@ def test_also_where_rank_0_has_not_done_it(
 def test_losses_one_after_the_other_even_while_connecting(
     pools: Callable[..., LivePool], reference: Callable[..., dict[str, Any]]
 ) -> None:
-    pool = pools(faults=True, epochs=4, amp="scaler", dies_connecting=(2, "w2"))
+    # Long enough for the new one to come, also where its imports take a while.
+    pool = pools(faults=True, epochs=8, amp="scaler", dies_connecting=(2, "w2"))
     pool.start(4)
     pool.wait_for_step(3)
     pool.kill(next(n for n in pool.members() if n != "w2"))
     (new,) = pool.start(1)
-    check(pool, reference(epochs=4, amp="scaler"), finish=3)
+    check(pool, reference(epochs=8, amp="scaler"), finish=3)
     assert pool.outcomes[new]["kind"] == "finished"
     assert all(source != "fresh" for _, source in restored(pool)[1:])
 
