@@ -201,6 +201,20 @@ def test_a_taken_node_is_remembered_and_the_next_one_is_in_another_zone(
     assert gce.asked() == [market("b")]
 
 
+@pytest.mark.parametrize("action", ["DELETE", "STOP"])
+def test_a_node_that_was_taken_before_any_listing_had_it_was_preempted(
+    gce: EmulatedGCE, memory: Path, action: str
+) -> None:
+    provider = provider_of(gce, memory)
+    (name,) = launch(provider, scheduling={"instanceTerminationAction": action})
+    gce.take(name, action=action)
+    provider.non_terminated_nodes({})
+    gce.clock.advance(61)  # one that left no trace might still come
+    assert provider.non_terminated_nodes({}) == []
+    (fact,) = (fact for fact in provider.memory.facts() if isinstance(fact, Preempted))
+    assert (fact.name, fact.market) == (name, market("a"))
+
+
 @pytest.mark.parametrize("by", ["ray", "delete"])
 def test_a_node_that_was_ended_on_purpose_is_no_preemption(
     gce: EmulatedGCE, memory: Path, by: str
