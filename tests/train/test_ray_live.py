@@ -234,10 +234,13 @@ def test_nothing_of_the_jobs_is_left(cluster: Lab) -> None:
 
 
 def _worker_processes() -> list[psutil.Process]:
-    """The processes of live workers on this machine."""
+    """The processes of live workers in the labs of this test run: others may have some, too."""
     found = []
-    for process in psutil.process_iter(["cmdline"]):
-        line = " ".join(process.info["cmdline"] or [])
-        if line.startswith("ray::LiveWorker"):
+    for process in psutil.Process().children(recursive=True):
+        try:
+            words = process.cmdline()
+        except psutil.NoSuchProcess:
+            continue
+        if " ".join(words).startswith("ray::LiveWorker"):
             found.append(process)
     return found
