@@ -55,6 +55,9 @@ class Loss:
     lived_s: float
 
 
+_ANSWERS = (Launched, Refused)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Told:
     """The facts, sorted out once for all markets. Each list is by time."""
@@ -71,7 +74,7 @@ class Told:
         by_cloud: dict[str, list[Launched | Refused]] = {}
         went_on_s = -math.inf
         for fact in facts:
-            if isinstance(fact, Launched | Refused):
+            if isinstance(fact, _ANSWERS):
                 answers.setdefault(fact.market, []).append(fact)
                 by_cloud.setdefault(fact.market.cloud, []).append(fact)
             elif isinstance(fact, Progressed):

@@ -26,6 +26,7 @@ PRIOR_HAZARD_PER_HOUR = HOUR_S / (PRIOR.scale_s * math.gamma(1 + 1 / PRIOR.shape
 PRIOR_REFUSED_FRAC = 0.45
 # Nobody tells when a node was let go: one that no loss is told of counts as seen alive so long.
 _SEEN_S = 4 * HOUR_S
+_LIKENESS = 0.5  # what another market shows counts so much: its own fate is not this one's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +102,8 @@ class ExpectedCost(Guarded):
             for one in free
         }
         waits = {one: prices[one] * self._waited_frac(of) for one, of in beliefs.items()}
-        # A stable sort: what costs the same stays as configured.
-        ordered = sorted(free, key=lambda one: costs[one] + waits.get(one, 0.0))
+        # What costs the same but for a thousandth stays as configured: the sort is stable.
+        ordered = sorted(free, key=lambda one: round(math.log(costs[one] + waits.get(one, 0.0)), 3))
         on_demand = [market for market in ordered if not market.spot]
         usual = min((prices[one] for one in view.candidates if not one.spot), default=math.inf)
         limit = min((prices[one] for one in on_demand), default=math.inf)
@@ -144,12 +145,12 @@ class ExpectedCost(Guarded):
             mine = own.get(market, _Seen())
             # Each thing seen counts on one level: a market is one zone of one type.
             siblings, rest = _Seen(), _Seen()
-            siblings.add(by_type.get((market.cloud, market.instance_type), mine))
-            siblings.add(by_zone.get((market.cloud, market.zone), mine))
-            siblings.add(mine, -2.0)
-            rest.add(by_cloud.get(market.cloud, mine))
+            siblings.add(by_type.get((market.cloud, market.instance_type), mine), _LIKENESS)
+            siblings.add(by_zone.get((market.cloud, market.zone), mine), _LIKENESS)
+            siblings.add(mine, -2 * _LIKENESS)
+            rest.add(by_cloud.get(market.cloud, mine), _LIKENESS)
             rest.add(siblings, -1.0)
-            rest.add(mine, -1.0)
+            rest.add(mine, -_LIKENESS)
             found[market] = self._belief((rest, siblings, mine))
         return found
 
@@ -232,7 +233,7 @@ class ExpectedCost(Guarded):
 
 
 def _of(belief: Belief) -> str:
-    return f"{belief.hazard_per_hour:.2g} losses an hour, {belief.refusals:.2g} refusals a launch"
+    return f"{belief.hazard_per_hour:.2g} losses an hour, {belief.refusals:.1f} refusals a launch"
 
 
 @cache
