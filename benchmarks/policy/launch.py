@@ -303,7 +303,7 @@ def summary(rows: Sequence[Ran], *, by_world: bool) -> str:
         [
             *lines,
             "",
-            f"CPU time of a decision of expected-cost: {slowest:.2f} ms in the slowest world's mean",
+            f"CPU time of a decision of expected-cost: {slowest:.2f} ms in the slowest world",
         ]
     )
 
