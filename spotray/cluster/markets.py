@@ -16,7 +16,7 @@
           data_disk: {size_gb: 200} # default: none; see `spotray.cluster.disks.config`
           on_demand_floor: 1        # default 0: so many are on-demand, and stay so
       launch_memory: ~/.spotray/launches.jsonl     # default
-      launch_policy: {name: spot-first, cooldown_s: 120}
+      launch_policy: {name: spot-first, cooldown_s: 120}     # or expected-cost, which learns
       controller: {return_to_spot: true}           # see `spotray.cluster.control`
 
 Every key is checked, all problems at once. No Ray and no cloud in here.
@@ -27,7 +27,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from spotray.cluster.control import ControlConfig, check_control, parse_control
 from spotray.cluster.disks.config import DataDisk, check_data_disk
@@ -35,11 +35,14 @@ from spotray.cluster.problems import Problem, unknown_key
 from spotray.errors import ConfigError
 from spotray.market.offer import Market
 from spotray.policy.decision import LaunchPolicy
+from spotray.policy.expected_cost import ExpectedCost, ExpectedCostConfig
+from spotray.policy.guarded import GuardConfig
 from spotray.policy.spot_first import SpotFirst, SpotFirstConfig
 
 OUR_KEYS = ("markets", "launch_memory", "launch_policy", "controller")
 DEFAULT_MEMORY = "~/.spotray/launches.jsonl"
 FALLBACKS = ("on-demand", "wait")
+_Config = TypeVar("_Config", bound=GuardConfig)
 
 RAY_KEYS = (  # what Ray reads of any provider
     "type",
@@ -281,13 +284,24 @@ def _unknown_keys(path: str, given: Mapping[str, Any], known: Iterable[str]) -> 
 
 
 def _spot_first(settings: Mapping[str, Any]) -> LaunchPolicy:
-    known = [f.name for f in dataclasses.fields(SpotFirstConfig)]
+    return SpotFirst(_numbers(SpotFirstConfig, settings))
+
+
+def _expected_cost(settings: Mapping[str, Any]) -> LaunchPolicy:
+    return ExpectedCost(_numbers(ExpectedCostConfig, settings))
+
+
+def _numbers(cls: type[_Config], settings: Mapping[str, Any]) -> _Config:
+    known = [f.name for f in dataclasses.fields(cls)]
     for problem in _unknown_keys("", settings, ("name", *known)):
         raise ConfigError(f"{problem.path} {problem.what}: {problem.cure}")
-    return SpotFirst(SpotFirstConfig(**settings))
+    return cls(**settings)
 
 
-POLICIES: Mapping[str, Callable[[Mapping[str, Any]], LaunchPolicy]] = {"spot-first": _spot_first}
+POLICIES: Mapping[str, Callable[[Mapping[str, Any]], LaunchPolicy]] = {
+    "spot-first": _spot_first,
+    "expected-cost": _expected_cost,
+}
 
 
 def _policy(settings: Any) -> LaunchPolicy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spotray.errors import ConfigError
@@ -44,36 +44,111 @@ class Block:
     cure: bool = False
 
 
-def block_of(market: Market, view: LaunchView, rules: CoolDowns) -> Block | None:
-    """Why and until when a market is not to be asked; None if it may be.
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """One preemption, told once, with how long the node had lived."""
+
+    at_s: float
+    market: Market
+    name: str
+    born_s: float  # of the launch that is remembered; -inf if none is
+    lived_s: float
+
+
+_ANSWERS = (Launched, Refused)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """The facts, sorted out once for all markets. Each list is by time."""
+
+    answers: Mapping[Market, list[Launched | Refused]]
+    by_cloud: Mapping[str, list[Launched | Refused]]
+    losses: list[Loss]
+    lost: Mapping[Market, list[Loss]]
+    went_on_s: float  # when the job last told of progress; -inf if it never did
+
+    @classmethod
+    def of(cls, facts: Sequence[Fact]) -> Told:
+        answers: dict[Market, list[Launched | Refused]] = {}
+        by_cloud: dict[str, list[Launched | Refused]] = {}
+        went_on_s = -math.inf
+        for fact in facts:
+            if isinstance(fact, _ANSWERS):
+                answers.setdefault(fact.market, []).append(fact)
+                by_cloud.setdefault(fact.market.cloud, []).append(fact)
+            elif isinstance(fact, Progressed):
+                went_on_s = max(went_on_s, fact.at_s)
+        known = losses(facts)
+        lost: dict[Market, list[Loss]] = {}
+        for loss in known:
+            lost.setdefault(loss.market, []).append(loss)
+        return cls(answers=answers, by_cloud=by_cloud, losses=known, lost=lost, went_on_s=went_on_s)
+
+    def rounds_lost(
+        self, *, since_s: float, progress_s: float, market: Market | None = None
+    ) -> list[float]:
+        """Times of spot preemptions that each took what had replaced the one before.
+
+        Nodes taken together are one round. A node that lived ``progress_s`` is no round, and
+        a job that went on (`Progressed`) starts the count anew, but not that of one ``market``.
+        """
+        known = self.losses if market is None else self.lost.get(market, [])
+        if market is None:
+            since_s = max(since_s, self.went_on_s)
+        rounds: list[float] = []
+        for loss in known:
+            if loss.at_s <= since_s or not loss.market.spot or loss.lived_s >= progress_s:
+                continue
+            if not rounds or loss.at_s - loss.lived_s >= rounds[-1]:
+                rounds.append(loss.at_s)
+        return rounds
+
+    def troubles(self, market: Market, *, since_s: float) -> int:
+        """Refusals and preemptions of a market after ``since_s``."""
+        refused = sum(
+            isinstance(fact, Refused) and fact.at_s > since_s
+            for fact in self.answers.get(market, ())
+        )
+        return refused + sum(loss.at_s > since_s for loss in self.lost.get(market, ()))
+
+
+def blocks_of(
+    markets: Sequence[Market], view: LaunchView, told: Told, rules: CoolDowns
+) -> dict[Market, Block | None]:
+    """Why and until when each market is not to be asked; None if it may be.
 
     Refusals in a row double the cool-down, and a launch clears them. Preemptions of young
     nodes in a row do so as well; only a node that lived clears those, since a launch that
     is taken back at once proves nothing.
     """
-    blocks = [
-        block
-        for block in (
-            _refused(market, view, rules),
-            _preempted(market, view, rules),
-            _throttled(market, view, rules),
-            _for_long(market, view, rules),
-        )
-        if block is not None and block.until_s > view.now_s
-    ]
-    return max(blocks, key=lambda block: (block.cure, block.until_s), default=None)
+    clouds = {market.cloud for market in markets}
+    throttled = {cloud: _throttled(told.by_cloud.get(cloud, []), view, rules) for cloud in clouds}
+    long = {cloud: _refused_for_long(told.by_cloud.get(cloud, [])) for cloud in clouds}
+    found: dict[Market, Block | None] = {}
+    for market in markets:
+        blocks = [
+            block
+            for block in (
+                _refused(told.answers.get(market, []), view, rules),
+                _preempted(told.lost.get(market, []), view, rules),
+                throttled[market.cloud],
+                _for_long(market, long[market.cloud], view, rules),
+            )
+            if block is not None and block.until_s > view.now_s
+        ]
+        found[market] = max(blocks, key=lambda block: (block.cure, block.until_s), default=None)
+    return found
 
 
-def _refused(market: Market, view: LaunchView, rules: CoolDowns) -> Block | None:
+def _refused(
+    answers: Sequence[Launched | Refused], view: LaunchView, rules: CoolDowns
+) -> Block | None:
     streak, last = 0, None
-    for fact in view.facts:
-        if isinstance(fact, Launched) and fact.market == market:
+    for fact in answers:
+        if isinstance(fact, Launched):
             streak = 0
-        elif (
-            isinstance(fact, Refused)
-            and fact.market == market
-            and fact.kind in (Refusal.CAPACITY, Refusal.UNKNOWN)
-        ):
+        elif fact.kind in (Refusal.CAPACITY, Refusal.UNKNOWN):
             streak, last = streak + 1, fact
     if not streak or last is None:
         return None
@@ -84,25 +159,26 @@ def _refused(market: Market, view: LaunchView, rules: CoolDowns) -> Block | None
     )
 
 
-def _preempted(market: Market, view: LaunchView, rules: CoolDowns) -> Block | None:
+def _preempted(lost: Sequence[Loss], view: LaunchView, rules: CoolDowns) -> Block | None:
     streak, last_s = 0, -math.inf
-    for loss in losses(view.facts):
-        if loss.market == market:
-            streak = 1 if loss.lived_s >= rules.progress_s else streak + 1
-            last_s = loss.at_s
+    for loss in lost:
+        streak = 1 if loss.lived_s >= rules.progress_s else streak + 1
+        last_s = loss.at_s
     if not streak:
         return None
     times = "" if streak == 1 else f", {streak} times in a row"
     return Block(until_s=_until(last_s, _grown(rules, streak), view), why=f"preempted{times}")
 
 
-def _throttled(market: Market, view: LaunchView, rules: CoolDowns) -> Block | None:
+def _throttled(
+    answers: Sequence[Launched | Refused], view: LaunchView, rules: CoolDowns
+) -> Block | None:
     """A cloud counts calls over all markets, so all of them rest."""
     streak, last = 0, None
-    for fact in view.facts:
-        if isinstance(fact, Launched) and fact.market.cloud == market.cloud:
+    for fact in answers:
+        if isinstance(fact, Launched):
             streak = 0
-        elif isinstance(fact, Refused) and fact.market.cloud == market.cloud:
+        else:
             thrown = fact.kind is Refusal.THROTTLED
             streak, last = (streak + 1, fact) if thrown else (0, last)
     if not streak or last is None:
@@ -112,12 +188,19 @@ def _throttled(market: Market, view: LaunchView, rules: CoolDowns) -> Block | No
     return Block(until_s=_until(last.at_s, wait_s, view), why=last.code or str(last.kind))
 
 
-def _for_long(market: Market, view: LaunchView, rules: CoolDowns) -> Block | None:
-    """What does not pass by itself in minutes."""
+_LONG = (Refusal.QUOTA, Refusal.NOT_OFFERED, Refusal.NOT_PERMITTED, Refusal.CONFIG)
+
+
+def _refused_for_long(answers: Sequence[Launched | Refused]) -> list[Refused]:
+    return [fact for fact in answers if isinstance(fact, Refused) and fact.kind in _LONG]
+
+
+def _for_long(
+    market: Market, told: Sequence[Refused], view: LaunchView, rules: CoolDowns
+) -> Block | None:
+    """What does not pass by itself in minutes, of what the market's cloud told."""
     found: list[Block] = []
-    for fact in view.facts:
-        if not isinstance(fact, Refused) or fact.market.cloud != market.cloud:
-            continue
+    for fact in told:
         was, word = fact.market, fact.code or str(fact.kind)
         same_type = was.instance_type == market.instance_type
         told_before = fact.at_s < view.asked_since_s
@@ -153,15 +236,6 @@ def _until(at_s: float, wait_s: float, view: LaunchView) -> float:
     return min(at_s, view.now_s) + wait_s
 
 
-@dataclass(frozen=True, kw_only=True)
-class Loss:
-    """One preemption, told once, with how long the node had lived."""
-
-    at_s: float
-    market: Market
-    lived_s: float
-
-
 def losses(facts: Sequence[Fact]) -> list[Loss]:
     """The preemptions among the facts, each launch of a node once, by time.
 
@@ -182,31 +256,13 @@ def losses(facts: Sequence[Fact]) -> list[Loss]:
             continue
         seen.add((fact.name, born_s))
         lived_s = fact.at_s - born_s if fact.lived_s is None else fact.lived_s
-        found.append(Loss(at_s=fact.at_s, market=fact.market, lived_s=max(lived_s, 0.0)))
+        found.append(
+            Loss(
+                at_s=fact.at_s,
+                market=fact.market,
+                name=fact.name,
+                born_s=born_s,
+                lived_s=max(lived_s, 0.0),
+            )
+        )
     return found
-
-
-def rounds_lost(facts: Sequence[Fact], *, since_s: float, progress_s: float) -> list[float]:
-    """Times of spot preemptions that each took what had replaced the one before.
-
-    Nodes taken together are one round. A node that lived ``progress_s`` is no round, and
-    a job that went on (`Progressed`) starts the count anew.
-    """
-    went_on = [fact.at_s for fact in facts if isinstance(fact, Progressed)]
-    since_s = max([since_s, *went_on])
-    rounds: list[float] = []
-    for loss in losses(facts):
-        if loss.at_s <= since_s or not loss.market.spot or loss.lived_s >= progress_s:
-            continue
-        if not rounds or loss.at_s - loss.lived_s >= rounds[-1]:
-            rounds.append(loss.at_s)
-    return rounds
-
-
-def troubles(market: Market, facts: Sequence[Fact], *, since_s: float) -> int:
-    """Refusals and preemptions of a market after ``since_s``."""
-    refused = sum(
-        isinstance(fact, Refused) and fact.market == market and fact.at_s > since_s
-        for fact in facts
-    )
-    return refused + sum(loss.market == market and loss.at_s > since_s for loss in losses(facts))

@@ -12,6 +12,7 @@ from spotray.cluster.markets import (
     check_provider,
 )
 from spotray.errors import ConfigError
+from spotray.policy.expected_cost import ExpectedCost
 from spotray.policy.spot_first import SpotFirst
 
 AWS: dict[str, Any] = {
@@ -63,6 +64,13 @@ def test_the_policy_gets_its_numbers() -> None:
     assert (policy.config.cooldown_s, policy.config.guard_preemptions) == (60, 5)
 
 
+def test_a_policy_that_learns_is_chosen_by_its_name() -> None:
+    settings = {"name": "expected-cost", "recovery_s": 600, "max_refusals": 2}
+    policy = LaunchConfig.parse({**AWS, "launch_policy": settings}, cloud="aws").policy
+    assert isinstance(policy, ExpectedCost)
+    assert (policy.config.recovery_s, policy.config.max_refusals) == (600, 2)
+
+
 @pytest.mark.parametrize(
     ("wrong", "path", "words"),
     [
@@ -110,6 +118,21 @@ def test_the_policy_gets_its_numbers() -> None:
         ({"launch_policy": {"cooldwn_s": 1}}, "provider.launch_policy", "cooldown_s"),
         ({"launch_policy": {"cooldown_s": "1"}}, "provider.launch_policy", "above 0"),
         ({"launch_policy": "spot-first"}, "provider.launch_policy", "write {name"),
+        (
+            {"launch_policy": {"name": "expected-cost", "recovry_s": 1}},
+            "provider.launch_policy",
+            "recovery_s",
+        ),
+        (
+            {"launch_policy": {"name": "expected-cost", "half_life_s": 0}},
+            "provider.launch_policy",
+            "above 0",
+        ),
+        (
+            {"launch_policy": {"name": "expected-cost", "spot_price_frac": 1.5}},
+            "provider.launch_policy",
+            "at most 1",
+        ),
     ],
 )
 def test_a_wrong_key_or_value_is_told_with_its_place_and_its_cure(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from spotray.market.offer import Market
 from spotray.policy.decision import Decision, Launch, LaunchPolicy, Wait
+from spotray.policy.expected_cost import ExpectedCost
 from spotray.policy.spot_first import SpotFirst
 from spotray.policy.view import (
     Fact,
@@ -24,7 +25,7 @@ from spotray.policy.view import (
     SpotOnly,
 )
 
-POLICIES: dict[str, type[LaunchPolicy]] = {"spot-first": SpotFirst}
+POLICIES: dict[str, type[LaunchPolicy]] = {"spot-first": SpotFirst, "expected-cost": ExpectedCost}
 NOW_S = 1_700_000_000.0
 ALL = tuple(
     Market(cloud="aws", zone=f"us-west-2{zone}", instance_type=kind, spot=spot)

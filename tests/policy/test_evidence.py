@@ -4,7 +4,7 @@ import pytest
 
 from spotray.errors import ConfigError
 from spotray.market.offer import Market
-from spotray.policy.evidence import CoolDowns, block_of, losses, rounds_lost, troubles
+from spotray.policy.evidence import Block, CoolDowns, Told, blocks_of, losses
 from spotray.policy.view import (
     Fact,
     Launched,
@@ -38,6 +38,10 @@ def refused(
     kind: Refusal = Refusal.CAPACITY, *, ago_s: float = 1.0, market: Market = A, **more: str
 ) -> Refused:
     return Refused(at_s=NOW_S - ago_s, market=market, kind=kind, **more)
+
+
+def block_of(market: Market, seen: LaunchView, rules: CoolDowns) -> Block | None:
+    return blocks_of((market,), seen, Told.of(seen.facts), rules)[market]
 
 
 def until_s(market: Market, seen: LaunchView) -> float | None:
@@ -148,7 +152,7 @@ def test_two_who_tell_of_one_preemption_tell_of_one() -> None:
     ]
     (loss,) = losses(facts)
     assert (loss.at_s, loss.lived_s) == (160.0, 60.0)
-    assert troubles(A, facts, since_s=0.0) == 1
+    assert Told.of(facts).troubles(A, since_s=0.0) == 1
 
 
 def test_a_node_that_is_started_again_can_be_lost_again() -> None:
@@ -168,21 +172,23 @@ def lost(at_s: float, name: str, *, lived_s: float, market: Market = A) -> Preem
 
 def test_nodes_that_are_taken_together_are_one_round() -> None:
     together = [lost(100.0 + i, f"i-{i}", lived_s=60.0) for i in range(4)]
-    assert rounds_lost(together, since_s=0.0, progress_s=600.0) == [100.0]
+    assert Told.of(together).rounds_lost(since_s=0.0, progress_s=600.0) == [100.0]
     again = [*together, lost(200.0, "i-9", lived_s=90.0, market=B)]
-    assert rounds_lost(again, since_s=0.0, progress_s=600.0) == [100.0, 200.0]
+    assert Told.of(again).rounds_lost(since_s=0.0, progress_s=600.0) == [100.0, 200.0]
 
 
 def test_nodes_that_lived_and_a_job_that_went_on_are_no_loop() -> None:
     rounds = [lost(100.0 * i, f"i-{i}", lived_s=50.0) for i in range(1, 5)]
-    assert len(rounds_lost(rounds, since_s=0.0, progress_s=600.0)) == 4
-    assert rounds_lost([*rounds, Progressed(at_s=250.0)], since_s=0.0, progress_s=600.0) == [
+    assert len(Told.of(rounds).rounds_lost(since_s=0.0, progress_s=600.0)) == 4
+    assert Told.of([*rounds, Progressed(at_s=250.0)]).rounds_lost(
+        since_s=0.0, progress_s=600.0
+    ) == [
         300.0,
         400.0,
     ]
-    assert rounds_lost(rounds, since_s=0.0, progress_s=50.0) == []
+    assert Told.of(rounds).rounds_lost(since_s=0.0, progress_s=50.0) == []
     forgotten = Preempted(at_s=500.0, market=A, name="launched long ago")
-    assert rounds_lost([forgotten], since_s=0.0, progress_s=600.0) == []
+    assert Told.of([forgotten]).rounds_lost(since_s=0.0, progress_s=600.0) == []
 
 
 @pytest.mark.parametrize(
