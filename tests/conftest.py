@@ -12,7 +12,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # A busy machine makes an example slow, not wrong.
-settings.register_profile("spotray", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "spotray",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    # What CI says of a commit does not change from run to run; people's runs look further.
+    derandomize=bool(os.environ.get("CI")),
+)
 settings.load_profile("spotray")
 
 # A shell that runs something in the background lets it ignore Ctrl-C, and all that it starts
