@@ -205,6 +205,18 @@ class Job:
             furthest = max(furthest, one["step"])
         return back
 
+    @property
+    def hosts(self) -> set[str]:
+        """Who told of the newest step that all of its workers have told of."""
+        by_step: dict[int, set[str]] = {}
+        newest: set[str] = set()
+        for one in self.steps():
+            hosts = by_step.setdefault(one["step"], set())
+            hosts.add(one["host"])
+            if len(hosts) == one["of"]:
+                newest = hosts
+        return newest
+
     def wait_for_hosts(
         self, count: int, *, after_s: float, without: str = "", timeout_s: float = PATIENCE_S
     ) -> float:
