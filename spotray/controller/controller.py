@@ -54,6 +54,7 @@ from spotray.events import (
     WorkersHeld,
 )
 from spotray.market.prices import PriceTable
+from spotray.policy.evidence import losses
 from spotray.policy.view import OnDemandFirst
 
 log = logging.getLogger(__name__)
@@ -168,7 +169,7 @@ class Controller:
         self._since_s = self._clock.now_s()
         self._jobs: list[Mapping[str, Any]] = []
         self._jobs_at_s = float("-inf")
-        self._lost = 0  # not decided about yet
+        self._lost: tuple[float, ...] = ()  # not decided about yet
         self._said: dict[str, str] = {}  # the last words on a matter, told once
         self._failures = 0
 
@@ -218,7 +219,10 @@ class Controller:
         if self._writes_nodes:
             for event in found.events:
                 self._edges.tell(self._eyes.priced(event) if isinstance(event, NodeUp) else event)
-        self._lost += found.lost
+        if found.lost:
+            # The node provider, or its agent, may have known long before Ray.
+            since_s = {loss.name: loss.at_s for loss in losses(self._memory.facts())}
+            self._lost += tuple(since_s.get(name, now_s) for name in found.lost)
 
     def _tell_of_head(self, nodes: Sequence[RayNode]) -> None:
         """Once: it lives as long as this program does."""
@@ -300,7 +304,7 @@ class Controller:
             if isinstance(action, Ask) and action.spot_only:
                 self._memory.spot_only(action.until_s)
         self._request(plan.state.wanted, listed, asked)
-        self._state, self._lost = plan.state, 0
+        self._state, self._lost = plan.state, ()
         self._state_file.save(plan.state)
         if plan.waits_for:
             self._say_once("waits", plan.waits_for, Warned(at_s=now_s, what=plan.waits_for))

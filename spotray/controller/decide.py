@@ -289,14 +289,18 @@ def _hold(
     view: View, hold: Hold | None, config: ControlConfig
 ) -> tuple[Hold | None, Sequence[Action]]:
     """The number of workers that is asked for, since some of them were taken."""
-    staying = len(view.staying())
-    if hold is not None and (view.now_s >= hold.until_s or staying >= hold.workers):
+    staying = view.staying()
+    if hold is not None and (view.now_s >= hold.until_s or len(staying) >= hold.workers):
         hold = None
     if view.is_spent:
         return None, ()
     if not view.lost:
         return hold, ()
-    workers = max(staying + view.lost, hold.workers if hold is not None else 0)
+    # Ray may see the end of a node only when another has taken its place already.
+    before = sum(worker.born_s <= min(view.lost) for worker in staying)
+    workers = max(before + len(view.lost), hold.workers if hold is not None else 0)
+    if len(staying) >= workers:
+        return None, ()
     held = Hold(workers=workers, until_s=view.now_s + config.hold_s)
-    why = f"{view.lost} busy workers are taken"
+    why = f"{len(view.lost)} busy workers are taken"
     return held, (HoldWorkers(workers=workers, until_s=held.until_s, why=why),)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spotray.policy.view import Fact, Preempted, Progressed
+from spotray.policy.evidence import losses
+from spotray.policy.view import Fact, Progressed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,8 @@ class ProgressWatch:
             born_s: since when each node runs.
             now_s: Unix seconds.
         """
-        taken = [fact.at_s for fact in facts if isinstance(fact, Preempted)]
+        # Several tell of the same loss, and the last of them may be late.
+        taken = [loss.at_s for loss in losses(facts)]
         told = [fact.at_s for fact in facts if isinstance(fact, Progressed)]
         loss_s = max(taken, default=float("-inf"))
         if not taken or max(told, default=float("-inf")) >= loss_s:

@@ -69,7 +69,8 @@ class View:
         deadline_s: of the running job whose deadline is next, Unix seconds; inf: none.
         deadline_of: that job's name.
         is_spent: the budget of a job that runs is used up.
-        lost: busy spot workers that the cloud took, or said it will, since the last view.
+        lost: of each busy spot worker that is known since the last view to be taken, or to be
+            taken soon: since when anybody knows, Unix seconds.
         asked_since_s: when this cluster was last asked for, as launches count it.
     """
 
@@ -81,7 +82,7 @@ class View:
     deadline_s: float = math.inf
     deadline_of: str = ""
     is_spent: bool = False
-    lost: int = 0
+    lost: tuple[float, ...] = ()
     asked_since_s: float = -math.inf
 
     def staying(self, pool: str | None = None) -> list[Worker]:

@@ -48,7 +48,7 @@ class Seen:
 
     facts: tuple[Fact, ...] = ()
     events: tuple[Event, ...] = ()
-    lost: int = 0  # busy spot workers that are taken
+    lost: tuple[str, ...] = ()  # busy spot workers that are taken, by name
 
 
 class Watch:
@@ -69,7 +69,7 @@ class Watch:
         """
         facts: list[Fact] = []
         events: list[Event] = []
-        lost = 0
+        lost: list[str] = []
         for node in nodes:
             before = self._alive.get(node.node_id)
             if node.death is None:
@@ -91,10 +91,10 @@ class Watch:
                 facts.append(
                     Preempted(at_s=now_s, market=node.market, name=node.name, lived_s=lived_s)
                 )
-                lost += last.busy
+                lost += [node.name] if last.busy else []
             if node.death is not None:
                 self._taken.discard(node.node_id)
-        return Seen(facts=tuple(facts), events=tuple(events), lost=lost)
+        return Seen(facts=tuple(facts), events=tuple(events), lost=tuple(lost))
 
 
 def _is_taken(node: NodeSeen, last: NodeSeen, ours: Collection[str]) -> bool:

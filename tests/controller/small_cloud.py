@@ -48,7 +48,7 @@ class SmallCloud:
     facts: list[Fact] = field(default_factory=list)
     done: list[tuple[float, Action]] = field(default_factory=list)
     plans: list[Plan] = field(default_factory=list)
-    lost: int = 0
+    lost: tuple[float, ...] = ()
     deadline_s: float = float("inf")
     is_spent: bool = False
     _booting: list[Worker] = field(default_factory=list)
@@ -71,7 +71,7 @@ class SmallCloud:
     def take(self, node_id: str) -> None:
         """The cloud takes a node without a word."""
         worker = self.workers.pop(node_id)
-        self.lost += 1
+        self.lost += (self.now_s,)
         self.facts.append(Preempted(at_s=self.now_s, market=worker.market, name=worker.name))
 
     def on(self, market_spot: bool) -> list[Worker]:
@@ -90,7 +90,7 @@ class SmallCloud:
             del self._going_s[node_id]
             self.workers.pop(node_id, None)
         plan = decide(self.view(), self.state, config=self.config, policy=SpotFirst())
-        self.lost = 0
+        self.lost = ()
         self.state = plan.state
         self.plans.append(plan)
         for action in plan.actions:

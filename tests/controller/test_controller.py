@@ -272,6 +272,27 @@ def test_a_notice_is_remembered_and_the_worker_asked_for_again(cluster: Cluster)
     assert len(cluster.facts(Preempted)) == 1
 
 
+def test_a_loss_that_the_provider_saw_first_is_not_held_again(cluster: Cluster) -> None:
+    cluster.standing = []
+    cluster.add("i-1", spot=True)
+    cluster.add("i-2", spot=True)
+    controller = cluster.controller()
+    step(cluster, controller)
+    cluster.memory.preempted(SPOT_A, "i-2")
+    cluster.clock.advance(10)
+    cluster.add("i-3", spot=True, age_s=3)
+    cluster.change("i-2", death=LOST)
+    step(cluster, controller)
+    assert not cluster.events(WorkersHeld)
+    assert not cluster.bundles
+    for at_step in (10, 11):
+        cluster.jobs = [
+            {"name": "vit", "step": at_step, "node_ids": ["ray-i-3"], "deadline_s": None}
+        ]
+        step(cluster, controller, 3)
+    assert len(cluster.facts(Progressed)) == 1
+
+
 def test_a_silent_loss_is_a_preemption_and_progress_on_its_successor_is_told(
     cluster: Cluster,
 ) -> None:

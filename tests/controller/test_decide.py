@@ -242,6 +242,26 @@ def test_taken_workers_are_asked_for_again_until_they_are_there_or_time_is_up() 
     assert made.state.wanted == 0
 
 
+def test_a_loss_that_is_heard_of_late_asks_for_no_more_than_there_were() -> None:
+    """Ray sees the silent end of a node after seconds; the cloud may have told at once."""
+    made = SmallCloud(applications=0, has_spot=True)
+    made.add(SPOT_A)
+    gone = made.add(SPOT_B)
+    made.take(gone.node_id)
+    made.now_s += 10.0
+    replacement = made.add(SPOT_A, age_s=3.0)
+    made.tick()
+    assert not made.actions(HoldWorkers)
+    assert made.state.wanted == 0
+    # The same of two, one of which was replaced.
+    made.take(replacement.node_id)
+    made.take(next(iter(made.workers)))
+    made.now_s += 10.0
+    made.add(SPOT_A, age_s=3.0)
+    made.tick()
+    assert made.state.wanted == 2
+
+
 def test_nodes_that_end_together_are_replaced_one_by_one_before_that() -> None:
     pool = Pool(name="gpu", max_workers=4, lifetime_s=DAY_S, candidates=(SPOT_A,))
     made = SmallCloud(pool=pool, applications=3, has_spot=True, boots_s=200)

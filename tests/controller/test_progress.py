@@ -68,6 +68,15 @@ def test_without_a_preemption_or_after_it_was_told_there_is_nothing_to_tell() ->
     assert told(*steps, facts=(LOSS, Progressed(at_s=150.0))) == [False, False]
 
 
+def test_a_loss_that_is_told_again_later_is_the_same_loss() -> None:
+    """The node provider sees an instance end long before Ray misses the node."""
+    again = Preempted(at_s=130.0, market=SPOT_A, name="i-1")
+    steps = job(10, "new"), job(20, "new")
+    assert told(*steps, facts=(LOSS, again)) == [False, True]
+    other = Preempted(at_s=130.0, market=SPOT_A, name="i-2")
+    assert told(*steps, facts=(LOSS, other)) == [False, False]
+
+
 def test_each_preemption_needs_progress_of_its_own() -> None:
     watch = ProgressWatch()
     facts: tuple[Fact, ...] = (LOSS,)

@@ -25,16 +25,16 @@ def test_a_notice_is_remembered_once_when_the_node_begins_to_drain() -> None:
     leaving = replace(NODE, leaves_by_s=400.0)
     gone = replace(leaving, death=Death.DRAINED)
     first, told, again, last = looks(NODE, leaving, leaving, gone)
-    assert (first.facts, first.lost) == ((), 0)
+    assert (first.facts, first.lost) == ((), ())
     assert told.facts == (Preempted(at_s=260.0, market=SPOT_A, name="i-1", lived_s=160.0),)
-    assert told.lost == 1
-    assert (again.facts, last.facts, last.lost) == ((), (), 0)
+    assert told.lost == ("i-1",)
+    assert (again.facts, last.facts, last.lost) == ((), (), ())
     assert (down(last).cause, down(last).noticed) == ("preemption", True)
 
 
 def test_a_silent_end_is_a_preemption_of_a_spot_node_and_a_failure_of_another() -> None:
     _, seen = looks(NODE, replace(NODE, death=Death.LOST))
-    assert len(seen.facts) == seen.lost == 1
+    assert len(seen.facts) == len(seen.lost) == 1
     assert (down(seen).cause, down(seen).noticed) == ("preemption", False)
     steady = replace(NODE, market=ON_DEMAND)
     _, seen = looks(steady, replace(steady, death=Death.LOST))
@@ -75,7 +75,7 @@ def test_only_a_node_with_work_is_missed() -> None:
     # Of a node that drains Ray says nothing about its work.
     _, seen = looks(idle, replace(NODE, leaves_by_s=400.0))
     assert len(seen.facts) == 1
-    assert seen.lost == 0
+    assert not seen.lost
 
 
 def test_a_node_is_told_as_up_once_with_its_market() -> None:

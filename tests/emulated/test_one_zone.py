@@ -22,7 +22,6 @@ BUILD_ON_EACH_OTHER = True  # see conftest.py: after a failure the others are sk
 ZONE = "us-west-2a"
 # Markets rest for seconds; what is a loop is as the default has it.
 POLICY = "{name: spot-first, cooldown_s: 1, cooldown_max_s: 2}"
-CONTROLLER = "{hold_s: 1}"  # the job asks by itself for what it lost
 NOTICES_S = (20.0, 0.0, 20.0, 0.0)  # 0: lost without a word, as the one before them
 STEPS = 3000  # more than the tests wait for
 Measured = Callable[[str], None]
@@ -31,9 +30,7 @@ Measured = Callable[[str], None]
 @pytest.fixture(scope="module")
 def cluster(volumes: None, cloud: Cloud) -> Iterator[Cluster]:
     since = len(cloud.launches())
-    made = Cluster(
-        cloud, new=("--zones", ZONE, "--data-disk", "20"), policy=POLICY, controller=CONTROLLER
-    )
+    made = Cluster(cloud, new=("--zones", ZONE, "--data-disk", "20"), policy=POLICY)
     made.up()
     assert {one["zone"] for one in cloud.launches()[since:]} == {ZONE}
     yield made

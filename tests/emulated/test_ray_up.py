@@ -23,9 +23,8 @@ BUILD_ON_EACH_OTHER = True  # see conftest.py: after a failure the others are sk
 STEPS = 1500  # more than the tests wait for; the last ones are done in no time
 # Losses follow each other faster here than in any cloud: no loop for that.
 POLICY = "{name: spot-first, cooldown_s: 15, guard_preemptions: 50}"
-# Nodes come in seconds here, and what is in vain may be tried again as soon. The job asks
-# for what it lost by itself: if the controller does as well, there may be one too many.
-CONTROLLER = "{settle_s: 15, rest_s: 10, hold_s: 1}"
+# Nodes come in seconds here, and what is in vain may be tried again as soon.
+CONTROLLER = "{settle_s: 15, rest_s: 10}"
 Measured = Callable[[str], None]
 
 
