@@ -10,7 +10,7 @@ import tempfile
 
 from tests.emulated.volumes import loop_device
 
-_PROGRAMS = {  # program -> the Debian package it is in
+PROGRAMS = {  # program -> the Debian package it is in
     "ip": "iproute2",
     "mkfs.ext4": "e2fsprogs",
     "nsenter": "util-linux",
@@ -32,7 +32,7 @@ def program(name: str, *, path: str = _PATH) -> str:
     """
     found = shutil.which(name, path=path)
     if found is None:
-        raise FileNotFoundError(f"{name} is missing: apt-get install {_PROGRAMS[name]}")
+        raise FileNotFoundError(f"{name} is missing: apt-get install {PROGRAMS[name]}")
     return found
 
 
@@ -41,7 +41,7 @@ def missing(*, path: str = _PATH) -> str:
     """What is missing, in a few words; empty if an emulated cloud can run here."""
     if os.geteuid() != 0:
         return "needs root"
-    packages = {of for name, of in _PROGRAMS.items() if shutil.which(name, path=path) is None}
+    packages = {of for name, of in PROGRAMS.items() if shutil.which(name, path=path) is None}
     if packages:
         return f"needs apt-get install {' '.join(sorted(packages))}"
     # As the rig does it: in a container without the rights, this is where it ends.

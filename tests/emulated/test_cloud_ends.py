@@ -51,7 +51,7 @@ class Machine:
 
 
 @pytest.fixture(autouse=True)
-def _can_run() -> None:
+def _needs() -> None:
     if words := missing():
         pytest.skip(words)
 
