@@ -40,7 +40,6 @@ log = logging.getLogger(__name__)
 _TICK_S = 0.05
 _HOLD_S = 1.0  # members that wait for longer are told to lack others
 _ASK_S = 0.1  # between two looks whether who asks is a member still
-_RECOVER_S = 1.0  # after a restart of this side: members tell who they are first
 
 
 class Assembly:
@@ -89,6 +88,9 @@ class Assembly:
         # Members of an earlier generation may be about, of whom this side knows nothing.
         self._recovers = adopts and membership.roster.generation > 0
         self._recovers_until_s: float | None = None  # None: no worker was heard yet
+        # As long as a member may be silent at any other time: its call may come before its
+        # sign of life, and that late on a busy machine.
+        self._recover_s = membership.timeouts.heartbeat_s
         self._ready_at: dict[str, float] = {}  # newcomer -> since when it waits, monotonic
         self._broke_at_s: float | None = None
         self._holds_since: float | None = None  # all members wait, monotonic
@@ -340,7 +342,7 @@ class Assembly:
         if not self._recovers:
             return False
         if heard and self._recovers_until_s is None:
-            self._recovers_until_s = now + _RECOVER_S
+            self._recovers_until_s = now + self._recover_s
         if self._recovers_until_s is not None and now >= self._recovers_until_s:
             self._recovers = False
         return self._recovers

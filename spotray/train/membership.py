@@ -110,7 +110,7 @@ class Membership:
         max_idle_generations: int = 5,
     ) -> None:
         self.min_workers, self.max_workers = min_workers, max_workers
-        self._timeouts = timeouts or Timeouts()
+        self.timeouts = timeouts or Timeouts()
         self._max_idle = max_idle_generations
         self.roster = Roster(generation=generation, members=(), node_ids=())
         self.losses: list[Loss] = []  # since the last look; the owner takes them
@@ -348,7 +348,7 @@ class Membership:
         return any(m in self._workers for m in self.roster.members)
 
     def _throw_out_the_silent(self, now_s: float) -> None:
-        times = self._timeouts
+        times = self.timeouts
         waited_for = self._first_join_s is not None and self._is_live()
         for member, worker in list(self._workers.items()):
             if not worker.entered:
@@ -422,7 +422,7 @@ class Membership:
         if len(joined) >= self.max_workers or len(joined) == len(self._workers):
             return True
         since_s = self._first_join_s if self._first_join_s is not None else now_s
-        return now_s - since_s > self._timeouts.start_s
+        return now_s - since_s > self.timeouts.start_s
 
     def _start(self, chosen: list[str], heirs: tuple[str, ...]) -> Roster:
         for member in chosen:

@@ -563,7 +563,7 @@ def test_those_who_wait_to_meet_need_not_ask_again(jobs: Any, pair: Job) -> None
     answers = Waiting(job, "a"), Waiting(job, "b")
     for name in ("a", "b"):
         job.beat(name)
-    job.live(1.5, "a", "b")
+    job.live(2.5, "a", "b")
     for answer in answers:
         roster = answer.get().roster
         assert roster is not None
@@ -596,6 +596,7 @@ def test_what_a_member_writes_may_come_before_its_first_sign_of_life(jobs: Any, 
         assert wait_until(
             lambda: job.assembly._recovers_until_s is not None, timeout_s=10, clock=SystemClock()
         )
+        job.live(1.75)  # a busy machine: nearly as long as a member may ever be silent
         assert not told.done()
         job.beat("a")
         assert told.result(timeout=10) == 1
@@ -635,7 +636,7 @@ def test_a_newcomer_under_way_is_not_forgotten(jobs: Any, pair: Job) -> None:
     waits = Waiting(job, "c")
     for name in ("a", "b", "c"):
         job.beat(name)
-    job.live(1.5, "a", "b", "c")
+    job.live(2.5, "a", "b", "c")
     newcomers = job.assembly._membership.newcomers
     assert wait_until(lambda: newcomers() == ["c"], timeout_s=10, clock=SystemClock())
     assert job.asked_to_meet("a")[0] == "1 worker(s) are ready"
