@@ -42,6 +42,9 @@ class SpotResultGrid(ResultGrid):
         nothing = {"cost_usd": 0.0, "goodput": None, "preemptions": 0, "steps_lost": 0}
         for trial_id, why in held_back.items():
             self._spot.setdefault(trial_id, {**nothing, "held_back": why})
+        # As in the ledger. After a restore Tune has them in another order, and of several
+        # that are best it takes the first.
+        analysis.trials.sort(key=lambda trial: trial.trial_id)
         super().__init__(analysis)
 
     def get_dataframe(

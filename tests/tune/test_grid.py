@@ -8,9 +8,12 @@ import pyarrow.fs as pafs
 import pytest
 import ray.cloudpickle
 from ray.train import Checkpoint
+from ray.train._internal.storage import StorageContext
+from ray.tune import ExperimentAnalysis
+from ray.tune.experiment import Trial
 from ray.tune.trainable.trainable import _DICT_CHECKPOINT_FILE_NAME
 
-from spotray.tune.grid import durable, read_pointer
+from spotray.tune.grid import SpotResultGrid, durable, read_pointer
 from spotray.tune.messages import Pointer
 
 
@@ -52,3 +55,24 @@ def test_a_trial_that_wrote_none_has_none(tmp_path: Path) -> None:
     assert durable(kept(tmp_path / "checkpoint_000000", None)) is None
     (tmp_path / "empty").mkdir()
     assert durable(Checkpoint(str(tmp_path / "empty"))) is None
+
+
+def test_of_several_that_are_best_it_is_the_same_one_in_whatever_order_tune_has_them(
+    tmp_path: Path,
+) -> None:
+    """After a restore Tune has those first that reported last."""
+
+    def best(*order: str) -> str:
+        storage = StorageContext(str(tmp_path), "vit", trial_dir_name="one")
+        trials = [Trial("vit", trial_id=one, storage=storage, stub=True) for one in order]
+        for trial in trials:
+            trial.update_last_result({"accuracy": 0.25, "trial_id": trial.trial_id})
+        analysis = ExperimentAnalysis(
+            str(tmp_path / "state.json"),
+            trials=trials,
+            default_metric="accuracy",
+            default_mode="max",
+        )
+        return str(SpotResultGrid(analysis).get_best_result().metrics["trial_id"])
+
+    assert best("t_0", "t_1", "t_2") == best("t_2", "t_0", "t_1") == "t_0"
