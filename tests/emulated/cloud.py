@@ -156,16 +156,21 @@ class Cloud:
 
 
 def wait_for(
-    look: Callable[[], _T], what: str, *, timeout_s: float = 120.0, every_s: float = 0.2
+    look: Callable[[], _T],
+    what: str,
+    *,
+    timeout_s: float = 120.0,
+    every_s: float = 0.2,
+    tells: Callable[[], str] = str,
 ) -> _T:
     """The first answer of ``look`` that is true.
 
     Raises:
-        AssertionError: there is none in time.
+        AssertionError: there is none in time; with what ``tells`` answers then.
     """
     end_s = time.monotonic() + timeout_s
     while not (found := look()):
-        assert time.monotonic() < end_s, f"not in {timeout_s:.0f} s: {what}"
+        assert time.monotonic() < end_s, f"not in {timeout_s:.0f} s: {what}\n{tells()}"
         time.sleep(every_s)
     return found
 

@@ -233,7 +233,8 @@ class Job:
                     return float(one["at_s"])
             return 0.0
 
-        return wait_for(look, f"{count} workers that step together", timeout_s=timeout_s)
+        what = f"{count} workers that step together"
+        return wait_for(look, what, timeout_s=timeout_s, tells=self._tells)
 
     def wait(self, *, timeout_s: float = 120.0) -> dict[str, Any]:
         """What it told at its end.
@@ -247,6 +248,19 @@ class Job:
 
     def log_text(self) -> str:
         return self._log.read_text()
+
+    def _tells(self) -> str:
+        """Where a job stands that did not come as far as it should."""
+        instances = self.cloud.instances()
+        logs = [
+            f"{path}:\n{(self.cloud.do('read', name=one['name'], path=path) or '')[-3000:]}"
+            for one in instances
+            if one["tags"].get("ray-node-type") == "head" and one["runs"]
+            for path in ("/home/ubuntu/spotray-controller.log", f"/home/ubuntu/{MEMORY}")
+        ]
+        steps = [str(one) for one in self.told()[-6:]]
+        nodes = [str(one) for one in instances]
+        return "\n".join(["told:", *steps, "instances:", *nodes, *logs, self.log_text()[-6000:]])
 
 
 def host_of(instance: dict[str, Any]) -> str:
