@@ -12,17 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from spotray.errors import PolicyError, SpotrayError, TraceError
+from spotray.errors import PolicyError, TraceError
 from spotray.policy.fleet import (
-    FleetCourse,
     FleetDecision,
     FleetJob,
     FleetPolicy,
     FleetView,
     Place,
 )
+from spotray.sim.asked import begun, failed, name_of
 from spotray.sim.billing import Meter, bill_usd
-from spotray.sim.single import name_of
 
 _DONE_S = 1e-6  # less work than that is rounding
 
@@ -177,7 +176,7 @@ def simulate_fleet(
             f"{job.deadline_s / 3600:.1f} h after its start: give longer traces"
         )
     fleet = _Fleet(job, market)
-    decide = _begun(policy, job).decide
+    decide = begun(policy, job).decide
     view = fleet.view
     for tick in range(market.ticks):
         fleet.begin(tick)
@@ -185,9 +184,7 @@ def simulate_fleet(
             decision = decide(view)
             wrong = fleet.wrong(decision)
         except Exception as exc:
-            raise PolicyError(
-                f"policy {name_of(policy)} failed at tick {tick}: {type(exc).__name__}: {exc}"
-            ) from exc
+            raise failed(policy, tick, exc) from exc
         if wrong:
             raise PolicyError(f"policy {name_of(policy)} at tick {tick} {wrong}")
         if moments is not None:
@@ -196,17 +193,6 @@ def simulate_fleet(
         if fleet.train():
             break
     return fleet.outcome()
-
-
-def _begun(policy: FleetPolicy, job: FleetJob) -> FleetCourse:
-    try:
-        return policy.begin(job)
-    except SpotrayError:
-        raise
-    except Exception as exc:
-        raise PolicyError(
-            f"policy {name_of(policy)} failed before the first tick: {type(exc).__name__}: {exc}"
-        ) from exc
 
 
 class _Cohort:
