@@ -16,19 +16,13 @@ from typing import Any
 from spotray.checkpoint import manifest as manifests
 from spotray.checkpoint.manifest import Manifest
 from spotray.errors import FencedOut
-from spotray.events import (
-    Event,
-    FellBack,
-    MemberFencedOut,
-    MemberReady,
-    WorkerGroupLost,
-    WorkerGroupStarted,
-)
+from spotray.events import Event
 from spotray.storage import Store
 from spotray.train.asks import Asks
+from spotray.train.chronicle import Chronicle
 from spotray.train.copies import CopiesOf
 from spotray.train.inbox import Inbox
-from spotray.train.membership import Directive, Loss, Membership, Roster
+from spotray.train.membership import Directive, Membership, Roster
 from spotray.train.messages import MEET, Answer, Ask, Assignment, Beat, Entry, View
 from spotray.train.moves import Newcomers, Planner
 from spotray.train.session import Progress
@@ -38,7 +32,6 @@ from spotray.train.world import open_store
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.05
-_HOLD_S = 1.0  # members that wait for longer are told to lack others
 _ASK_S = 0.1  # between two looks whether who asks is a member still
 
 
@@ -79,7 +72,8 @@ class Assembly:
     ) -> None:
         self._membership, self._max = membership, max_workers
         self._planner, self._inbox = planner, inbox
-        self._append_fact, self._flush, self._on_formed = append, flush, on_formed
+        self._chronicle = Chronicle(membership, append)
+        self._flush, self._on_formed = flush, on_formed
         self._monotonic_s, self._copies = monotonic_s, copies
         self.progress = progress
         self._share = max_workers
@@ -91,9 +85,6 @@ class Assembly:
         # As long as a member may be silent at any other time: its call may come before its
         # sign of life, and that late on a busy machine.
         self._recover_s = membership.timeouts.heartbeat_s
-        self._ready_at: dict[str, float] = {}  # newcomer -> since when it waits, monotonic
-        self._broke_at_s: float | None = None
-        self._holds_since: float | None = None  # all members wait, monotonic
         self.result: tuple[Mapping[str, Any], str | None] | None = None
         self.losses, self.node_up_s = 0, 0.0  # kept by the owner
         self._closing = threading.Event()
@@ -293,9 +284,9 @@ class Assembly:
             was_whole = not membership.broken
             for member, why in gone.items():
                 membership.lose(member, why, now)
-            losses = self._take_losses()
+            losses = self._chronicle.take_losses()
             if was_whole and any(loss.was_member for loss in losses):
-                self._tell_broken(losses)
+                self._chronicle.broken(losses)
             for member, node_id in started.items():
                 membership.expect(member, node_id, now)
             self._look(now)
@@ -392,9 +383,9 @@ class Assembly:
         was_whole = not membership.broken
         membership.join(member, generation, now, why=why, has_state=has_state)
         if member in membership.newcomers():
-            self._ready_at.setdefault(member, now)
+            self._chronicle.ready(member, now)
         if was_whole and membership.broken:
-            self._tell_broken()
+            self._chronicle.broken()
         self._look(now)
 
     def _assignment(self, member: str, generation: int) -> Assignment | None:
@@ -415,7 +406,7 @@ class Assembly:
                 told_report=self._inbox.told_report,
                 reached_step=self.progress.step,
                 asked_step=self.asks.pending_step,
-                broke_at_s=self._broke_at_s,
+                broke_at_s=self._chronicle.broke_at_s,
                 copy_at=self._copies.held_by() if self._copies and not roster.heirs else None,
             )
         if self._is_recovering(self._monotonic_s()):
@@ -446,98 +437,22 @@ class Assembly:
         membership.let_go_of_surplus(self._planner.notices.keys())
         had_members = bool(membership.roster.members)
         roster = membership.tick(now)
-        self._tell_fallback(had_members, now)
-        losses = self._take_losses()
+        chronicle = self._chronicle
+        chronicle.fallback(had_members=had_members, now=now)
+        losses = chronicle.take_losses()
         if was_whole and (membership.broken or any(loss.was_member for loss in losses)):
-            self._tell_broken(losses)
+            chronicle.broken(losses)
             was_whole = False
         if roster is not None and roster.generation > before:
             if was_whole:
-                self._broke_at_s = None  # they met as agreed
-            self._tell_formed(roster, now)
+                chronicle.broke_at_s = None  # they met as agreed
+            as_agreed = chronicle.broke_at_s is None and bool(roster.heirs)
+            self._planner.met(planned=as_agreed, monotonic_s=now)
+            self._on_formed(roster)
+            chronicle.formed(roster, now)
             self._changed.notify_all()
         elif losses or membership.done or membership.gave_up:
             self._changed.notify_all()
-
-    def _tell_fallback(self, had_members: bool, now: float) -> None:
-        """Tell where the state in the members' memory is not enough to go on at once."""
-        membership = self._membership
-        if membership.done or membership.gave_up:
-            return
-        left = len(membership.members_alive())
-        if had_members and not left:
-            self._fell_back(
-                "no worker is left: the next ones begin from what was saved", "snapshot"
-            )
-        if not (left and membership.holding()):
-            self._holds_since = None
-        elif self._holds_since is None:
-            self._holds_since = now
-        elif self._holds_since + _HOLD_S <= now:
-            self._holds_since = float("inf")  # told
-            least = membership.min_workers
-            why = f"{left} worker(s) of at least {least} are left: they wait, and keep the state"
-            self._fell_back(why, "waiting")
-
-    def _fell_back(self, why: str, to: str) -> None:
-        log.warning("%s", why)
-        generation = self._membership.roster.generation
-        self._append_fact(FellBack(at_s=time.time(), generation=generation, why=why, to=to))
-
-    def _take_losses(self) -> list[Loss]:
-        losses, self._membership.losses = self._membership.losses, []
-        for loss in losses:
-            self._ready_at.pop(loss.member, None)
-            if self._membership.done:
-                continue
-            log.warning("worker %s on node %s is out: %s", loss.member, loss.node_id[:8], loss.why)
-            if loss.maybe_alive:
-                self._append_fact(
-                    MemberFencedOut(
-                        at_s=time.time(),
-                        generation=loss.generation,
-                        node_id=loss.node_id,
-                        why=loss.why,
-                    )
-                )
-        return losses
-
-    def _tell_broken(self, losses: Sequence[Loss] = ()) -> None:
-        membership = self._membership
-        if membership.done:
-            return
-        self._broke_at_s = time.time()
-        self._append_fact(
-            WorkerGroupLost(
-                at_s=self._broke_at_s,
-                generation=membership.roster.generation,
-                cause="loss",
-                why=membership.broken or "; ".join(loss.why for loss in losses),
-                lost_node_ids=membership.broken_nodes
-                or tuple(loss.node_id for loss in losses if loss.was_member),
-            )
-        )
-
-    def _tell_formed(self, roster: Roster, now: float) -> None:
-        as_agreed = self._broke_at_s is None and bool(roster.heirs)
-        self._planner.met(planned=as_agreed, monotonic_s=now)
-        self._on_formed(roster)
-        for member in roster.members:
-            if (since := self._ready_at.pop(member, None)) is not None and roster.heirs:
-                node_id = roster.node_ids[roster.rank_of(member)]
-                ready_s = now - since
-                self._append_fact(
-                    MemberReady(at_s=time.time() - ready_s, node_id=node_id, seconds=ready_s)
-                )
-        self._append_fact(
-            WorkerGroupStarted(
-                at_s=time.time(),
-                generation=roster.generation,
-                world_size=len(roster.members),
-                node_ids=roster.node_ids,
-                live=bool(roster.heirs),
-            )
-        )
 
     def _plan(self, now: float) -> None:
         """Decide whether all members should meet again after their next step, and why."""
@@ -552,7 +467,7 @@ class Assembly:
             [roster.node_ids[roster.rank_of(m)] for m in alive],
             Newcomers(
                 ready=len(waiting),
-                waited_s=max((now - self._ready_at.get(m, now) for m in waiting), default=0.0),
+                waited_s=self._chronicle.longest_wait_s(waiting, now),
                 on_the_way=membership.on_the_way(),
             ),
             progress=self.progress,
