@@ -21,6 +21,7 @@ from spotray.storage import Store
 from spotray.train.asks import Asks
 from spotray.train.chronicle import Chronicle
 from spotray.train.copies import CopiesOf
+from spotray.train.hearing import Hearing
 from spotray.train.inbox import Inbox
 from spotray.train.membership import Directive, Membership, Roster
 from spotray.train.messages import MEET, Answer, Ask, Assignment, Beat, Entry, View
@@ -80,11 +81,10 @@ class Assembly:
         self.asks = Asks()
         self._changed = threading.Condition()
         # Members of an earlier generation may be about, of whom this side knows nothing.
-        self._recovers = adopts and membership.roster.generation > 0
-        self._recovers_until_s: float | None = None  # None: no worker was heard yet
-        # As long as a member may be silent at any other time: its call may come before its
-        # sign of life, and that late on a busy machine.
-        self._recover_s = membership.timeouts.heartbeat_s
+        self.hearing = Hearing(
+            needed=adopts and membership.roster.generation > 0,
+            length_s=membership.timeouts.heartbeat_s,
+        )
         self.result: tuple[Mapping[str, Any], str | None] | None = None
         self.losses, self.node_up_s = 0, 0.0  # kept by the owner
         self._closing = threading.Event()
@@ -99,7 +99,7 @@ class Assembly:
         """A worker's process runs its training function."""
         with self._changed:
             now = self._monotonic_s()
-            self._is_recovering(now, heard=True)
+            self.hearing.heard(now)
             warm_up = self._membership.enter(member, node_id, now)
             return Entry(
                 warm_up=warm_up,
@@ -112,8 +112,8 @@ class Assembly:
         """A sign of life, with what there is to tell."""
         with self._changed:
             now = self._monotonic_s()
-            is_recovering = self._is_recovering(now, heard=True)
-            self._place(member, beat, is_recovering, now)
+            is_hearing = self.hearing.heard(now)
+            self._place(member, beat, is_hearing, now)
             is_current = (
                 beat.roster is not None
                 and beat.roster.generation == self._membership.roster.generation
@@ -128,7 +128,7 @@ class Assembly:
                 kept = beat.first_fact + len(beat.facts)  # fenced out: they are dropped
             made_steps = beat.made_steps and is_current
             directive = self._membership.beat(member, now, made_steps=made_steps)
-            if is_recovering:
+            if is_hearing:
                 directive = Directive(generation=directive.generation)
             return Answer(
                 directive=directive,
@@ -152,7 +152,7 @@ class Assembly:
         """
         until = time.monotonic() + timeout_s
         with self._changed:
-            self._is_recovering(self._monotonic_s(), heard=True)
+            self.hearing.heard(self._monotonic_s())
             while True:
                 # Each time: after a restart, this side may only just have heard who it is.
                 self._join(member, generation, why, has_state)
@@ -323,40 +323,25 @@ class Assembly:
 
     # -- inside -----------------------------------------------------------------------
 
-    def _is_recovering(self, now: float, *, heard: bool = False) -> bool:
-        """Whether members may still tell this side who they are.
-
-        Args:
-            now: The time.
-            heard: A worker speaks; with the first one the time begins to run.
-        """
-        if not self._recovers:
-            return False
-        if heard and self._recovers_until_s is None:
-            self._recovers_until_s = now + self._recover_s
-        if self._recovers_until_s is not None and now >= self._recovers_until_s:
-            self._recovers = False
-        return self._recovers
-
     def _may_write(self, member: str) -> bool:
         """Whether a worker is a member; waits while this side has yet to hear who is one."""
         while not self._membership.is_member(member):
-            if not self._is_recovering(self._monotonic_s(), heard=True):
+            if not self.hearing.heard(self._monotonic_s()):
                 return False
             self._changed.wait(_TICK_S)  # its next sign of life may be under way
         return True
 
-    def _place(self, member: str, beat: Beat, is_recovering: bool, now: float) -> None:
+    def _place(self, member: str, beat: Beat, is_hearing: bool, now: float) -> None:
         """Find out whether a worker that gives a sign of life has a part in the job."""
         membership, theirs = self._membership, beat.roster
-        if is_recovering and theirs is not None:
+        if is_hearing and theirs is not None:
             membership.adopt(member, theirs, now)
         is_behind = (
             theirs is not None
             and theirs.generation < membership.roster.generation
             and member not in membership.roster.members
         )
-        if is_recovering:
+        if is_hearing:
             if not is_behind:
                 membership.enter(member, beat.node_id, now)
             self._changed.notify_all()  # it may wait in `join` already
@@ -409,7 +394,7 @@ class Assembly:
                 broke_at_s=self._chronicle.broke_at_s,
                 copy_at=self._copies.held_by() if self._copies and not roster.heirs else None,
             )
-        if self._is_recovering(self._monotonic_s()):
+        if self.hearing.is_on(self._monotonic_s()):
             return None
         if generation and roster.generation > generation:
             # As they had agreed where its node will be taken.
@@ -429,7 +414,7 @@ class Assembly:
     def _look(self, now: float) -> None:
         """Let time pass: losses, plans, and the next generation if it can be formed."""
         membership = self._membership
-        if self._is_recovering(now):
+        if self.hearing.is_on(now):
             return
         was_whole = not membership.broken
         before = membership.roster.generation
