@@ -1,4 +1,4 @@
-"""What spot zones hold, and at what price, tick by tick: the world of a job on several nodes."""
+"""What zones hold, and at what price, over the time of a job on several nodes."""
 
 from __future__ import annotations
 
