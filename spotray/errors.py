@@ -20,7 +20,6 @@
     ├── JournalError            the journal cannot be read or written
     ├── CheckpointError
     │   ├── CheckpointCorrupt   checksum or manifest disagrees: use the previous one
-    │   ├── CheckpointTooLate   the deadline passed before the commit
     │   └── FencedOut           this worker is no longer a member; it may not write
     ├── StateMismatch           a saved state belongs to another model or batch size
     ├── WorldBroken             a peer is gone: the collective cannot finish
@@ -132,10 +131,6 @@ class CheckpointError(SpotrayError):
 
 class CheckpointCorrupt(CheckpointError):
     """Checksum or manifest disagrees with the bytes: use the previous checkpoint."""
-
-
-class CheckpointTooLate(CheckpointError):
-    """The deadline passed before the checkpoint was committed."""
 
 
 class FencedOut(CheckpointError):

@@ -18,7 +18,7 @@ ROOT = Path(spotray.__file__).parent
 # A row imports from the rows above it; neighbours in a row do not import each other.
 ROWS = (
     ("errors",),
-    ("clock", "events", "folders", "storage"),
+    ("clock", "environment", "events", "folders", "storage"),
     ("market",),
     ("policy", "checkpoint", "ledger"),
     ("sim", "cloud"),

@@ -18,9 +18,10 @@ from pathlib import Path
 
 from benchmarks import bench
 from spotray.policy.fleet import FleetJob
-from spotray.sim.fleet import FleetMarket, simulate_fleet
+from spotray.sim.fleet import simulate_fleet
 from spotray.sim.fleet_cases import FleetCase, Zones, cut_fleet, made_up_zones
 from spotray.sim.fleet_compare import FleetRan, fleet_standings, run_fleet_cases
+from spotray.sim.fleet_market import FleetMarket
 from spotray.sim.fleet_named import FLEET_BASELINE, FLEET_POLICIES, fleet_policy
 
 WORK_H = 48.0

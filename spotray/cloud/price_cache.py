@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import math
-import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,7 +13,7 @@ from typing import Any
 
 from spotray.cloud.prices import Quote, price_table
 from spotray.errors import ConfigError
-from spotray.folders import user_folder
+from spotray.folders import user_folder, write_whole
 from spotray.market.prices import PriceTable
 
 FRESH_S = 3600.0  # a price that is younger is not asked for again
@@ -71,16 +68,7 @@ class PriceCache:
         batches = [one for one in kept if one.types] + [told]
         text = json.dumps([dataclasses.asdict(one) for one in batches])
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self.folder, prefix=".", suffix=".tmp")
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as out:
-                    out.write(text)
-                os.replace(name, file)  # nobody reads half a file
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(name)
-                raise
+            write_whole(file, text)
         except OSError as exc:
             raise ConfigError(f"cannot write {file}: {exc.strerror or exc}") from exc
 

@@ -6,7 +6,6 @@ with the keys of `spotray.cluster.markets`. All else is as with Ray's own ``type
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,8 +25,6 @@ from spotray.cluster.ray_autoscaler.seams import is_head, launch_failed, node_ty
 from spotray.cluster.vanished import Fate, Machine
 from spotray.errors import ConfigError
 from spotray.market.offer import Market
-
-log = logging.getLogger(__name__)
 
 MARKET_TAG = "spotray-market"  # on each EC2 instance: what it was launched as
 _NO_CREDENTIALS = (  # of botocore
@@ -107,9 +104,7 @@ class SpotNodeProvider(MarketNodes, OpenAWSNodeProvider):
     ) -> dict[str, Any]:
         """On-demand, whatever the YAML says, in the first zone that has it."""
         conf = {key: value for key, value in node_config.items() if key != "InstanceMarketOptions"}
-        if conf != node_config:
-            log.warning("the head is launched on-demand: a head on spot would end the cluster")
-        try:
+        with self._launching_head(on_spot=conf != node_config):
             subnets = self._subnets(conf)
             return launch_head(
                 lambda market, wanted: self._ask(market, wanted, conf, tags, subnets),
@@ -118,9 +113,6 @@ class SpotNodeProvider(MarketNodes, OpenAWSNodeProvider):
                 instance_type=conf["InstanceType"],
                 count=count,
             )
-        except self._unclear as exc:
-            # `ray up` prints this as one line, any other error as a traceback.
-            raise click.ClickException(f"the head cannot be launched: {exc}") from exc
 
     def _subnets(self, node_config: Mapping[str, Any]) -> dict[str, str]:
         """The first subnet of each zone, in the order of the config."""
@@ -156,12 +148,8 @@ class SpotNodeProvider(MarketNodes, OpenAWSNodeProvider):
         return self.tags_of(node_id)
 
     def _fate(self, node_id: str, machine: Machine) -> Fate:
-        try:
-            with aws_errors("aws"):
-                answer = self.ec2.meta.client.describe_instances(InstanceIds=[node_id])
-        except self._unclear as exc:
-            log.debug("no reason for the end of %s: %s", node_id, exc)
-            return Fate()
+        with aws_errors("aws"):
+            answer = self.ec2.meta.client.describe_instances(InstanceIds=[node_id])
         found = [one for group in answer["Reservations"] for one in group["Instances"]]
         if not found:
             return Fate()

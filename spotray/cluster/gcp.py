@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-import click
-
 from spotray.clock import Clock
 from spotray.cloud.disks import Disks
 from spotray.cloud.gcp.errors import (
@@ -104,9 +102,8 @@ class SpotNodeProvider(MarketNodes, OpenGCPNodeProvider):
         zones = _zones(self.provider_config)
         if is_head(tags):
             asked = _plain(base_config.get("scheduling"))
-            if asked.get("preemptible") or asked.get("provisioningModel") == "SPOT":
-                log.warning("the head is launched on-demand: a head on spot would end the cluster")
-            try:
+            on_spot = bool(asked.get("preemptible")) or asked.get("provisioningModel") == "SPOT"
+            with self._launching_head(on_spot=on_spot):
                 return launch_head(
                     lambda market, wanted: self._ask(market, wanted, base_config, tags),
                     cloud="gcp",
@@ -114,9 +111,6 @@ class SpotNodeProvider(MarketNodes, OpenGCPNodeProvider):
                     instance_type=machine_type,
                     count=count,
                 )
-            except self._unclear as exc:
-                # `ray up` prints this as one line, any other error as a traceback.
-                raise click.ClickException(f"the head cannot be launched: {exc}") from exc
         return self._launch(
             lambda market, wanted: self._ask(market, wanted, base_config, tags),
             node_type=node_type_of(tags),
@@ -198,14 +192,10 @@ class SpotNodeProvider(MarketNodes, OpenGCPNodeProvider):
 
     def _fate(self, name: str, machine: Machine) -> Fate:
         zone = machine.market.zone
-        try:
-            with gcp_errors(f"gcp/{zone}"):
-                now = self.found_now(name, zone)
-                known = machine.listed_as or now  # neither: it was gone before any listing
-                done = self.operations_on(known, zone) if known is not None else []
-        except self._unclear as exc:
-            log.debug("no reason for the end of %s: %s", name, exc)
-            return Fate()
+        with gcp_errors(f"gcp/{zone}"):
+            now = self.found_now(name, zone)
+            known = machine.listed_as or now  # neither: it was gone before any listing
+            done = self.operations_on(known, zone) if known is not None else []
         status = "" if now is None else str(now.get("status", ""))
         if status in ("PROVISIONING", "STAGING", "RUNNING"):
             return Fate(alive=True)

@@ -6,9 +6,13 @@ How one market is asked, and what the cloud says of a machine, is in the cloud's
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from spotray.clock import Clock, SystemClock
 from spotray.cluster.disks.fit import with_data_disk
@@ -30,6 +34,8 @@ from spotray.cluster.telling import Teller
 from spotray.cluster.vanished import Fate, Lookout, Machine
 from spotray.errors import SpotrayError
 from spotray.market.offer import Market
+
+log = logging.getLogger(__name__)
 
 
 class MarketNodes:
@@ -114,6 +120,17 @@ class MarketNodes:
         there = self.list_nodes(of_type(node_type)).values()
         return max(0, floor - sum(not self._market(instance).spot for instance in there))
 
+    @contextmanager
+    def _launching_head(self, *, on_spot: bool) -> Iterator[None]:
+        """Around the launch of the head; ``on_spot``: whether the YAML wants it there."""
+        if on_spot:
+            log.warning("the head is launched on-demand: a head on spot would end the cluster")
+        try:
+            yield
+        except self._unclear as exc:
+            # `ray up` prints this as one line, any other error as a traceback.
+            raise click.ClickException(f"the head cannot be launched: {exc}") from exc
+
     # -- what became of the nodes --------------------------------------------
 
     def market_of(self, node_id: str) -> Market:
@@ -141,9 +158,16 @@ class MarketNodes:
                 if node_id not in heads
             }
 
-        self._lookout.look(workers, self._fate)
+        self._lookout.look(workers, self._fate_if_told)
         self._sweep()
         return ids
+
+    def _fate_if_told(self, node_id: str, machine: Machine) -> Fate:
+        try:
+            return self._fate(node_id, machine)
+        except self._unclear as exc:
+            log.debug("no reason for the end of %s: %s", node_id, exc)
+            return Fate()
 
     def _sweep(self) -> None:
         """Let go of what is kept for nodes that do not come."""
@@ -164,7 +188,7 @@ class MarketNodes:
 
     @abstractmethod
     def _fate(self, node_id: str, machine: Machine) -> Fate:
-        """What the cloud says of a machine that it lists no more."""
+        """What the cloud says of a machine that it lists no more; raises if it does not."""
 
     # -- what Ray is told ----------------------------------------------------
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from spotray.clock import Clock, SystemClock
 from spotray.errors import ConfigError
+from spotray.folders import write_whole
 from spotray.market.offer import Market
 from spotray.policy.view import (
     Fact,
@@ -141,12 +142,7 @@ class LaunchMemory:
         # A burst that fills the file within the horizon must not make each fact rewrite it.
         while sum(map(len, lines)) > self._max_bytes // 2:
             lines = lines[len(lines) // 4 + 1 :]
-        tmp = self.path.with_name(f".{self.path.name}.tmp")
-        with open(tmp, "w", encoding="utf-8") as file:
-            file.writelines(lines)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(tmp, self.path)
+        write_whole(self.path, "".join(lines))
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

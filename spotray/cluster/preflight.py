@@ -156,11 +156,11 @@ def _check_offered(
                 "leave the zone out of provider.availability_zone, if no other type is for it",
                 is_warning=True,
             )
-        if there and not wish.node.is_head and not _gpus(wish.node, one, offers[one, there[0]]):
+        if there and not wish.node.is_head and not _gpus(wish.node, offers[one, there[0]]):
             found.add(wish.types_path, f"{one} has no GPU", "take a type that has one")
 
 
-def _gpus(node: NodeType, instance_type: str, offer: TypeOffer) -> int:
+def _gpus(node: NodeType, offer: TypeOffer) -> int:
     """How many a node has: its own, and those that GCP adds."""
     listed = node.config.get("guestAccelerators") if node.cloud == "gcp" else None
     added = [one for one in listed or () if isinstance(one, Mapping)]
@@ -185,7 +185,7 @@ def _check_images(
                     found.add(path, f"{reference} {image.flaw}", "name another")
                 _check_fit(wish, offers, path, image.architecture, found)
                 has_gpu = any(
-                    _gpus(wish.node, one, offer)
+                    _gpus(wish.node, offer)
                     for (one, _), offer in offers.items()
                     if one in wish.types
                 )

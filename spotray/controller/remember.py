@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spotray.controller.view import Hold, Rest, State, Swap
+from spotray.folders import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -36,11 +37,8 @@ class StateFile:
         """Write it, if it is news."""
         if state == self._written:
             return
-        tmp = self.path.with_name(f".{self.path.name}.tmp")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            tmp.write_text(encode(state), encoding="utf-8")
-            os.replace(tmp, self.path)
+            write_whole(self.path, encode(state))
         except OSError as exc:
             log.warning("%s: the state is kept in memory only: %s", self.path, exc)
             return

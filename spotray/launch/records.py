@@ -9,9 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Any
 import yaml
 
 from spotray.errors import ConfigError
+from spotray.folders import write_whole
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 RUNNING = ("starting", "pending", "running")  # states in which a job may still do something
@@ -65,7 +64,7 @@ class Records:
     def save(self, launch: Launch) -> None:
         """Write a launch over what was there before, in one step."""
         text = json.dumps(dataclasses.asdict(launch), indent=2) + "\n"
-        _write(self._launches / f"{launch.name}.json", text)
+        write_whole(self._launches / f"{launch.name}.json", text)
 
     def get(self, name: str) -> Launch | None:
         """The launch of that name, or None.
@@ -115,7 +114,7 @@ class Records:
 
     def save_spec(self, cluster_name: str, text: str) -> None:
         """Keep the spec that a cluster is brought up with."""
-        _write(self.spec_file(cluster_name), text)
+        write_whole(self.spec_file(cluster_name), text)
 
     def spec(self, cluster_name: str) -> str | None:
         """The spec that a cluster was brought up with, or None if it was not from here."""
@@ -147,18 +146,3 @@ def _launch(path: Path) -> Launch:
         return Launch(**{**given, **lists})
     except (OSError, ValueError, TypeError) as exc:
         raise ConfigError(f"{path} is damaged ({exc}): remove it") from exc
-
-
-def _write(path: Path, text: str) -> None:
-    """All of it or nothing, and for this user's eyes only."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

@@ -1,4 +1,4 @@
-"""What is for sale: a market, and a market with its price at one time."""
+"""What is for sale: a market."""
 
 from __future__ import annotations
 
@@ -68,17 +68,3 @@ class Market:
         return Market(
             cloud=self.cloud, zone=self.zone, instance_type=self.instance_type, spot=False
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Offer:
-    """A market with its price at one time."""
-
-    market: Market
-    usd_per_hour: float  # of one node, >= 0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.usd_per_hour < float("inf"):
-            raise ConfigError(
-                f"{self.market}: usd_per_hour is {self.usd_per_hour}: give a number of at least 0"
-            )

@@ -1,4 +1,4 @@
-"""Availability and price over time: load, check, resample, generate.
+"""Availability and price over time: load, check, generate.
 
 A file is ``{"metadata": {"gap_seconds": G}, "data": [n, n, ...]}``: ``n`` holds from
 its instant until the next, ``G`` seconds later.
@@ -10,7 +10,6 @@ import json
 import math
 import os
 import random
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -108,25 +107,6 @@ class Trace:
             if value != before:
                 yield index * self.gap_s, value
             before = value
-
-    def resample(self, gap_s: float) -> Trace:
-        """The same step function read every ``gap_s`` seconds, over the same time.
-
-        Raises:
-            TraceError: ``gap_s`` is not above 0.
-        """
-        if not 0 < gap_s < math.inf:
-            raise TraceError(
-                f"{self.source}: cannot resample to every {gap_s!r} s: give a number above 0"
-            )
-        starts = [index * self.gap_s for index in range(len(self.values))]
-        count = max(1, math.ceil(self.duration_s / gap_s - 1e-9))
-        # A reading that falls on a change, but for its rounding, belongs to the new value.
-        slack_s = 1e-9 * self.gap_s
-        values = tuple(
-            self.values[bisect_right(starts, index * gap_s + slack_s) - 1] for index in range(count)
-        )
-        return Trace(gap_s=gap_s, values=values, source=self.source)
 
 
 def generate(

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import math
-import os
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from spotray.errors import ConfigError
-from spotray.folders import user_folder
+from spotray.folders import user_folder, write_whole
 
 _FILE = "rates.json"
 
@@ -76,16 +73,7 @@ def keep_rate(rate: Rate, file: Path) -> None:
     ] + [rate]
     text = json.dumps({"rates": [dataclasses.asdict(one) for one in kept]}, indent=1)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as out:
-                out.write(text)
-            os.replace(name, file)  # nobody reads half a file
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
+        write_whole(file, text)
     except OSError as exc:
         raise ConfigError(f"cannot write {file}: {exc.strerror or exc}") from exc
 

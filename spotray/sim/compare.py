@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import random
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spotray.policy.job import Job, JobPolicy
 from spotray.sim.optimum import optimum_usd
+from spotray.sim.savings import savings_of
 from spotray.sim.single import simulate
-
-_RESAMPLES = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +125,7 @@ def _standing(name: str, runs: Mapping[object, Ran], base: Sequence[float] | Non
     costs = [row.cost_usd for row in rows]
     best = [row.optimum_usd for row in rows if row.optimum_usd is not None]
     traces = sorted({row.trace for row in rows})
-    low, high = (None, None)
-    if base is not None and len(traces) > 1:
-        low, high = _confidence(rows, base, traces)
+    saved = savings_of([row.trace for row in rows], costs, base, order=traces)
     return Standing(
         policy=name,
         jobs=len(rows),
@@ -137,33 +133,14 @@ def _standing(name: str, runs: Mapping[object, Ran], base: Sequence[float] | Non
         late=sum(row.is_late for row in rows),
         cost_usd=statistics.fmean(costs),
         of_on_demand_frac=sum(costs) / sum(row.on_demand_usd for row in rows),
-        cheaper_frac=None if base is None else 1 - sum(costs) / sum(base),
-        cheaper_low_frac=low,
-        cheaper_high_frac=high,
+        cheaper_frac=saved.cheaper_frac,
+        cheaper_low_frac=saved.low_frac,
+        cheaper_high_frac=saved.high_frac,
         above_optimum_frac=sum(costs) / sum(best) - 1 if len(best) == len(rows) else None,
-        worst_regret_frac=(
-            None if base is None else max(a / b for a, b in zip(costs, base, strict=True)) - 1
-        ),
+        worst_regret_frac=saved.worst_regret_frac,
         dearer_jobs_frac=(
             None
             if base is None
             else statistics.fmean(a > b * 1.0001 for a, b in zip(costs, base, strict=True))
         ),
     )
-
-
-def _confidence(
-    rows: Sequence[Ran], base: Sequence[float], traces: Sequence[str]
-) -> tuple[float, float]:
-    """Where 95 % of the savings lie if whole traces are drawn: jobs of one go together."""
-    sums = {trace: [0.0, 0.0] for trace in traces}
-    for row, cost in zip(rows, base, strict=True):
-        sums[row.trace][0] += row.cost_usd
-        sums[row.trace][1] += cost
-    chance = random.Random(0)
-    drawn = []
-    for _ in range(_RESAMPLES):
-        some = [sums[trace] for trace in chance.choices(traces, k=len(traces))]
-        drawn.append(1 - sum(one[0] for one in some) / sum(one[1] for one in some))
-    drawn.sort()
-    return drawn[round(0.025 * _RESAMPLES)], drawn[round(0.975 * _RESAMPLES) - 1]

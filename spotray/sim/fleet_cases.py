@@ -12,7 +12,7 @@ from spotray.market.regions import generate_regions
 from spotray.market.trace import Trace
 from spotray.policy.fleet import FleetJob, Place
 from spotray.sim.cases import trace_files
-from spotray.sim.fleet import FleetMarket
+from spotray.sim.fleet_market import FleetMarket
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +10,7 @@ from spotray.policy.fleet import FleetPolicy
 from spotray.policy.fleet_on_demand import FleetOnDemand
 from spotray.sim.fleet import FleetOutcome, simulate_fleet
 from spotray.sim.fleet_cases import FleetCase
-
-_RESAMPLES = 1000
+from spotray.sim.savings import savings_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +90,8 @@ def _standing(
     outcomes = [row.outcome for row in rows]
     costs = [one.cost_usd for one in outcomes]
     worlds = list(dict.fromkeys(row.world for row in rows))
-    cheaper = low = high = worst = None
-    if base is not None:
-        bases = [row.outcome.cost_usd for row in base]
-        cheaper = 1 - sum(costs) / sum(bases)
-        worst = max(cost / other for cost, other in zip(costs, bases, strict=True)) - 1
-        if len(worlds) > 1:
-            low, high = _confidence(rows, bases, worlds)
+    bases = None if base is None else [row.outcome.cost_usd for row in base]
+    saved = savings_of([row.world for row in rows], costs, bases, order=worlds)
     return FleetStanding(
         policy=name,
         jobs=len(rows),
@@ -109,28 +102,11 @@ def _standing(
             [one.ended_s / 3600 for one in outcomes if one.ended_s is not None] or [float("nan")]
         ),
         of_on_demand_frac=sum(costs) / sum(row.on_demand_usd for row in rows),
-        cheaper_frac=cheaper,
-        cheaper_low_frac=low,
-        cheaper_high_frac=high,
-        worst_regret_frac=worst,
+        cheaper_frac=saved.cheaper_frac,
+        cheaper_low_frac=saved.low_frac,
+        cheaper_high_frac=saved.high_frac,
+        worst_regret_frac=saved.worst_regret_frac,
         preemptions=statistics.fmean(one.preemptions for one in outcomes),
         restarts=statistics.fmean(one.restarts for one in outcomes),
         moves=statistics.fmean(one.moves for one in outcomes),
     )
-
-
-def _confidence(
-    rows: Sequence[FleetRan], bases: Sequence[float], worlds: Sequence[str]
-) -> tuple[float, float]:
-    """Where 95 % of the savings lie if whole worlds are drawn: jobs of one go together."""
-    sums = {world: [0.0, 0.0] for world in worlds}
-    for row, base in zip(rows, bases, strict=True):
-        sums[row.world][0] += row.outcome.cost_usd
-        sums[row.world][1] += base
-    chance = random.Random(0)
-    drawn = []
-    for _ in range(_RESAMPLES):
-        some = [sums[world] for world in chance.choices(worlds, k=len(worlds))]
-        drawn.append(1 - sum(one[0] for one in some) / sum(one[1] for one in some))
-    drawn.sort()
-    return drawn[round(0.025 * _RESAMPLES)], drawn[round(0.975 * _RESAMPLES) - 1]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spotray.errors import PolicyError, SpotrayError, TraceError
-from spotray.policy.job import Choice, Course, Job, JobDecision, JobPolicy, JobView
+from spotray.errors import PolicyError, TraceError
+from spotray.policy.job import Choice, Job, JobDecision, JobPolicy, JobView
+from spotray.sim.asked import begun, failed, name_of
 
 _DONE_S = 1e-6  # less work than that is rounding
 _CHOICES = (Choice.WAIT, Choice.SPOT, Choice.ON_DEMAND)
@@ -63,7 +64,7 @@ def simulate(
             f"the trace ends after {len(up) * job.gap_s / 3600:.1f} h, the job's deadline is "
             f"{job.deadline_s / 3600:.1f} h after its start: give a longer trace"
         )
-    decide = _begun(policy, job).decide
+    decide = begun(policy, job).decide
     gap_s, overhead_s, work_s = job.gap_s, job.overhead_s, job.work_s
     wait, spot, on_demand = _CHOICES
     view = JobView()
@@ -89,14 +90,14 @@ def simulate(
             decision = decide(view)
             choice = decision.choice
         except Exception as exc:
-            raise _failed(policy, tick, exc) from exc
+            raise failed(policy, tick, exc) from exc
         if choice is spot and has_spot:
             pass
         elif choice is not wait and choice is not on_demand:
             raise _nonsense(policy, tick, decision, has_spot=has_spot)
         if moments is not None:
             if not decision.why.strip():
-                raise _failed(policy, tick, ValueError("the decision does not say why"))
+                raise failed(policy, tick, ValueError("the decision does not say why"))
             moments.append(
                 Moment(tick=tick, has_spot=has_spot, choice=choice, why=decision.why, done_s=done_s)
             )
@@ -125,28 +126,6 @@ def simulate(
         wait_ticks=ticks[0],
         starts=starts,
         preemptions=preemptions,
-    )
-
-
-def name_of(policy: object) -> str:
-    """How a policy is called in errors and tables: its own ``name``, or its class."""
-    return str(getattr(policy, "name", "") or type(policy).__qualname__)
-
-
-def _begun(policy: JobPolicy, job: Job) -> Course:
-    try:
-        return policy.begin(job)
-    except SpotrayError:
-        raise
-    except Exception as exc:
-        raise PolicyError(
-            f"policy {name_of(policy)} failed before the first tick: {type(exc).__name__}: {exc}"
-        ) from exc
-
-
-def _failed(policy: JobPolicy, tick: int, exc: Exception) -> PolicyError:
-    return PolicyError(
-        f"policy {name_of(policy)} failed at tick {tick}: {type(exc).__name__}: {exc}"
     )
 
 

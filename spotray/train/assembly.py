@@ -16,19 +16,14 @@ from typing import Any
 from spotray.checkpoint import manifest as manifests
 from spotray.checkpoint.manifest import Manifest
 from spotray.errors import FencedOut
-from spotray.events import (
-    Event,
-    FellBack,
-    MemberFencedOut,
-    MemberReady,
-    WorkerGroupLost,
-    WorkerGroupStarted,
-)
+from spotray.events import Event
 from spotray.storage import Store
 from spotray.train.asks import Asks
+from spotray.train.chronicle import Chronicle
 from spotray.train.copies import CopiesOf
+from spotray.train.hearing import Hearing
 from spotray.train.inbox import Inbox
-from spotray.train.membership import Directive, Loss, Membership, Roster
+from spotray.train.membership import Directive, Membership, Roster
 from spotray.train.messages import MEET, Answer, Ask, Assignment, Beat, Entry, View
 from spotray.train.moves import Newcomers, Planner
 from spotray.train.session import Progress
@@ -38,7 +33,6 @@ from spotray.train.world import open_store
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.05
-_HOLD_S = 1.0  # members that wait for longer are told to lack others
 _ASK_S = 0.1  # between two looks whether who asks is a member still
 
 
@@ -79,21 +73,18 @@ class Assembly:
     ) -> None:
         self._membership, self._max = membership, max_workers
         self._planner, self._inbox = planner, inbox
-        self._append_fact, self._flush, self._on_formed = append, flush, on_formed
+        self._chronicle = Chronicle(membership, append)
+        self._flush, self._on_formed = flush, on_formed
         self._monotonic_s, self._copies = monotonic_s, copies
         self.progress = progress
         self._share = max_workers
         self.asks = Asks()
         self._changed = threading.Condition()
         # Members of an earlier generation may be about, of whom this side knows nothing.
-        self._recovers = adopts and membership.roster.generation > 0
-        self._recovers_until_s: float | None = None  # None: no worker was heard yet
-        # As long as a member may be silent at any other time: its call may come before its
-        # sign of life, and that late on a busy machine.
-        self._recover_s = membership.timeouts.heartbeat_s
-        self._ready_at: dict[str, float] = {}  # newcomer -> since when it waits, monotonic
-        self._broke_at_s: float | None = None
-        self._holds_since: float | None = None  # all members wait, monotonic
+        self.hearing = Hearing(
+            needed=adopts and membership.roster.generation > 0,
+            length_s=membership.timeouts.heartbeat_s,
+        )
         self.result: tuple[Mapping[str, Any], str | None] | None = None
         self.losses, self.node_up_s = 0, 0.0  # kept by the owner
         self._closing = threading.Event()
@@ -108,7 +99,7 @@ class Assembly:
         """A worker's process runs its training function."""
         with self._changed:
             now = self._monotonic_s()
-            self._is_recovering(now, heard=True)
+            self.hearing.heard(now)
             warm_up = self._membership.enter(member, node_id, now)
             return Entry(
                 warm_up=warm_up,
@@ -121,8 +112,8 @@ class Assembly:
         """A sign of life, with what there is to tell."""
         with self._changed:
             now = self._monotonic_s()
-            is_recovering = self._is_recovering(now, heard=True)
-            self._place(member, beat, is_recovering, now)
+            is_hearing = self.hearing.heard(now)
+            self._place(member, beat, is_hearing, now)
             is_current = (
                 beat.roster is not None
                 and beat.roster.generation == self._membership.roster.generation
@@ -137,7 +128,7 @@ class Assembly:
                 kept = beat.first_fact + len(beat.facts)  # fenced out: they are dropped
             made_steps = beat.made_steps and is_current
             directive = self._membership.beat(member, now, made_steps=made_steps)
-            if is_recovering:
+            if is_hearing:
                 directive = Directive(generation=directive.generation)
             return Answer(
                 directive=directive,
@@ -161,7 +152,7 @@ class Assembly:
         """
         until = time.monotonic() + timeout_s
         with self._changed:
-            self._is_recovering(self._monotonic_s(), heard=True)
+            self.hearing.heard(self._monotonic_s())
             while True:
                 # Each time: after a restart, this side may only just have heard who it is.
                 self._join(member, generation, why, has_state)
@@ -293,9 +284,9 @@ class Assembly:
             was_whole = not membership.broken
             for member, why in gone.items():
                 membership.lose(member, why, now)
-            losses = self._take_losses()
+            losses = self._chronicle.take_losses()
             if was_whole and any(loss.was_member for loss in losses):
-                self._tell_broken(losses)
+                self._chronicle.broken(losses)
             for member, node_id in started.items():
                 membership.expect(member, node_id, now)
             self._look(now)
@@ -332,40 +323,25 @@ class Assembly:
 
     # -- inside -----------------------------------------------------------------------
 
-    def _is_recovering(self, now: float, *, heard: bool = False) -> bool:
-        """Whether members may still tell this side who they are.
-
-        Args:
-            now: The time.
-            heard: A worker speaks; with the first one the time begins to run.
-        """
-        if not self._recovers:
-            return False
-        if heard and self._recovers_until_s is None:
-            self._recovers_until_s = now + self._recover_s
-        if self._recovers_until_s is not None and now >= self._recovers_until_s:
-            self._recovers = False
-        return self._recovers
-
     def _may_write(self, member: str) -> bool:
         """Whether a worker is a member; waits while this side has yet to hear who is one."""
         while not self._membership.is_member(member):
-            if not self._is_recovering(self._monotonic_s(), heard=True):
+            if not self.hearing.heard(self._monotonic_s()):
                 return False
             self._changed.wait(_TICK_S)  # its next sign of life may be under way
         return True
 
-    def _place(self, member: str, beat: Beat, is_recovering: bool, now: float) -> None:
+    def _place(self, member: str, beat: Beat, is_hearing: bool, now: float) -> None:
         """Find out whether a worker that gives a sign of life has a part in the job."""
         membership, theirs = self._membership, beat.roster
-        if is_recovering and theirs is not None:
+        if is_hearing and theirs is not None:
             membership.adopt(member, theirs, now)
         is_behind = (
             theirs is not None
             and theirs.generation < membership.roster.generation
             and member not in membership.roster.members
         )
-        if is_recovering:
+        if is_hearing:
             if not is_behind:
                 membership.enter(member, beat.node_id, now)
             self._changed.notify_all()  # it may wait in `join` already
@@ -392,9 +368,9 @@ class Assembly:
         was_whole = not membership.broken
         membership.join(member, generation, now, why=why, has_state=has_state)
         if member in membership.newcomers():
-            self._ready_at.setdefault(member, now)
+            self._chronicle.ready(member, now)
         if was_whole and membership.broken:
-            self._tell_broken()
+            self._chronicle.broken()
         self._look(now)
 
     def _assignment(self, member: str, generation: int) -> Assignment | None:
@@ -415,10 +391,10 @@ class Assembly:
                 told_report=self._inbox.told_report,
                 reached_step=self.progress.step,
                 asked_step=self.asks.pending_step,
-                broke_at_s=self._broke_at_s,
+                broke_at_s=self._chronicle.broke_at_s,
                 copy_at=self._copies.held_by() if self._copies and not roster.heirs else None,
             )
-        if self._is_recovering(self._monotonic_s()):
+        if self.hearing.is_on(self._monotonic_s()):
             return None
         if generation and roster.generation > generation:
             # As they had agreed where its node will be taken.
@@ -438,7 +414,7 @@ class Assembly:
     def _look(self, now: float) -> None:
         """Let time pass: losses, plans, and the next generation if it can be formed."""
         membership = self._membership
-        if self._is_recovering(now):
+        if self.hearing.is_on(now):
             return
         was_whole = not membership.broken
         before = membership.roster.generation
@@ -446,98 +422,22 @@ class Assembly:
         membership.let_go_of_surplus(self._planner.notices.keys())
         had_members = bool(membership.roster.members)
         roster = membership.tick(now)
-        self._tell_fallback(had_members, now)
-        losses = self._take_losses()
+        chronicle = self._chronicle
+        chronicle.fallback(had_members=had_members, now=now)
+        losses = chronicle.take_losses()
         if was_whole and (membership.broken or any(loss.was_member for loss in losses)):
-            self._tell_broken(losses)
+            chronicle.broken(losses)
             was_whole = False
         if roster is not None and roster.generation > before:
             if was_whole:
-                self._broke_at_s = None  # they met as agreed
-            self._tell_formed(roster, now)
+                chronicle.broke_at_s = None  # they met as agreed
+            as_agreed = chronicle.broke_at_s is None and bool(roster.heirs)
+            self._planner.met(planned=as_agreed, monotonic_s=now)
+            self._on_formed(roster)
+            chronicle.formed(roster, now)
             self._changed.notify_all()
         elif losses or membership.done or membership.gave_up:
             self._changed.notify_all()
-
-    def _tell_fallback(self, had_members: bool, now: float) -> None:
-        """Tell where the state in the members' memory is not enough to go on at once."""
-        membership = self._membership
-        if membership.done or membership.gave_up:
-            return
-        left = len(membership.members_alive())
-        if had_members and not left:
-            self._fell_back(
-                "no worker is left: the next ones begin from what was saved", "snapshot"
-            )
-        if not (left and membership.holding()):
-            self._holds_since = None
-        elif self._holds_since is None:
-            self._holds_since = now
-        elif self._holds_since + _HOLD_S <= now:
-            self._holds_since = float("inf")  # told
-            least = membership.min_workers
-            why = f"{left} worker(s) of at least {least} are left: they wait, and keep the state"
-            self._fell_back(why, "waiting")
-
-    def _fell_back(self, why: str, to: str) -> None:
-        log.warning("%s", why)
-        generation = self._membership.roster.generation
-        self._append_fact(FellBack(at_s=time.time(), generation=generation, why=why, to=to))
-
-    def _take_losses(self) -> list[Loss]:
-        losses, self._membership.losses = self._membership.losses, []
-        for loss in losses:
-            self._ready_at.pop(loss.member, None)
-            if self._membership.done:
-                continue
-            log.warning("worker %s on node %s is out: %s", loss.member, loss.node_id[:8], loss.why)
-            if loss.maybe_alive:
-                self._append_fact(
-                    MemberFencedOut(
-                        at_s=time.time(),
-                        generation=loss.generation,
-                        node_id=loss.node_id,
-                        why=loss.why,
-                    )
-                )
-        return losses
-
-    def _tell_broken(self, losses: Sequence[Loss] = ()) -> None:
-        membership = self._membership
-        if membership.done:
-            return
-        self._broke_at_s = time.time()
-        self._append_fact(
-            WorkerGroupLost(
-                at_s=self._broke_at_s,
-                generation=membership.roster.generation,
-                cause="loss",
-                why=membership.broken or "; ".join(loss.why for loss in losses),
-                lost_node_ids=membership.broken_nodes
-                or tuple(loss.node_id for loss in losses if loss.was_member),
-            )
-        )
-
-    def _tell_formed(self, roster: Roster, now: float) -> None:
-        as_agreed = self._broke_at_s is None and bool(roster.heirs)
-        self._planner.met(planned=as_agreed, monotonic_s=now)
-        self._on_formed(roster)
-        for member in roster.members:
-            if (since := self._ready_at.pop(member, None)) is not None and roster.heirs:
-                node_id = roster.node_ids[roster.rank_of(member)]
-                ready_s = now - since
-                self._append_fact(
-                    MemberReady(at_s=time.time() - ready_s, node_id=node_id, seconds=ready_s)
-                )
-        self._append_fact(
-            WorkerGroupStarted(
-                at_s=time.time(),
-                generation=roster.generation,
-                world_size=len(roster.members),
-                node_ids=roster.node_ids,
-                live=bool(roster.heirs),
-            )
-        )
 
     def _plan(self, now: float) -> None:
         """Decide whether all members should meet again after their next step, and why."""
@@ -552,7 +452,7 @@ class Assembly:
             [roster.node_ids[roster.rank_of(m)] for m in alive],
             Newcomers(
                 ready=len(waiting),
-                waited_s=max((now - self._ready_at.get(m, now) for m in waiting), default=0.0),
+                waited_s=self._chronicle.longest_wait_s(waiting, now),
                 on_the_way=membership.on_the_way(),
             ),
             progress=self.progress,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fnmatch
-import json
 import logging
 import os
 import time
@@ -15,7 +13,6 @@ from typing import Any
 
 import pyarrow.fs as pafs
 import ray
-import ray.cloudpickle
 import ray.tune
 import ray.util
 from ray.train.v2.api.config import ScalingConfig  # ray.train's own, as type checkers see it
@@ -23,6 +20,7 @@ from ray.tune import RunConfig, TuneConfig, Tuner
 from ray.tune.schedulers import PopulationBasedTraining, create_scheduler
 
 from spotray.cluster.job_actors import sweep_actor_name, sweep_of
+from spotray.environment import environment
 from spotray.errors import ConfigError, SpotrayError
 from spotray.ledger.journal import read_journal
 from spotray.ledger.sweep import SweepSummary, summarize_sweep
@@ -33,7 +31,16 @@ from spotray.train.lease import Lease
 from spotray.train.placing import needs_of
 from spotray.train.ray_internals import analysis_of
 from spotray.train.trainer import check_workers, worker_range
-from spotray.tune.about import ABOUT, FOLDER, SETTINGS, about_of, class_name, loop_name
+from spotray.tune.about import (
+    FOLDER,
+    about_of_loop,
+    class_name,
+    describe,
+    has_state,
+    is_sweep,
+    loop_name,
+    settings_of,
+)
 from spotray.tune.budget import check_prices
 from spotray.tune.callback import SweepCallback
 from spotray.tune.checks import (
@@ -46,7 +53,8 @@ from spotray.tune.checks import (
 )
 from spotray.tune.grid import SpotResultGrid
 from spotray.tune.lives import JobPlan
-from spotray.tune.nodes import node_ups, possible_workers, present_workers
+from spotray.tune.nodes import node_ups
+from spotray.tune.place import beside_driver, trials_at_once
 from spotray.tune.progress import JournalStatus, Progress, quiet_ray
 from spotray.tune.running import RunningSweep
 from spotray.tune.runs import TRIALS
@@ -56,12 +64,9 @@ from spotray.tune.turns import Turns
 
 log = logging.getLogger(__name__)
 
-_TUNER, _STATE = "tuner.pkl", "experiment_state-*.json"  # Ray Tune's own
 MOST_TRIALS = 32  # at once: each takes some 200 MB of the driver's node
 _THREADS, _MOST_THREADS = 32, 768
 _STATE_EVERY_S = "2"  # Tune writes down how far it is; what is newer, runs tell again
-_MARKET_LABEL = "ray.io/market-type"
-_LEAST_NODE_SHARE = 0.0001  # of Ray's resource "node:IP": as fine as Ray counts
 
 
 class SpotTuner:
@@ -163,23 +168,8 @@ class SpotTuner:
         """
         folder = os.fspath(path).rstrip("/")
         home = Store.at(folder, filesystem=storage_filesystem)
-        about = about_of(home)
-        if about is None or not home.exists(_TUNER):
-            raise ConfigError(
-                f"{home.url} holds no sweep (looked for {FOLDER}/{ABOUT} and {_TUNER}): give the "
-                "folder storage_path/name of one that SpotTuner.fit() began"
-            )
-        if (name := loop_name(train_loop)) != about["loop"]:
-            raise ConfigError(
-                f"the sweep in {home.url} trains {about['loop']!r} and not {name!r}: give that "
-                "training function, or begin another sweep"
-            )
-        if not _has_state(home):
-            raise ConfigError(
-                f"the sweep in {home.url} ended before Ray Tune wrote down how far it was: remove "
-                "the folder and begin it anew"
-            )
-        settings = _settings_of(home)
+        about = about_of_loop(home, train_loop)
+        settings = settings_of(home)
         parent, last = split(folder)
         tuner = cls(
             train_loop,
@@ -211,7 +201,7 @@ class SpotTuner:
     ) -> bool:
         """Whether `restore` will find a sweep in a folder."""
         home = Store.at(os.fspath(path), filesystem=storage_filesystem)
-        return home.exists(f"{FOLDER}/{ABOUT}") and home.exists(_TUNER) and _has_state(home)
+        return is_sweep(home) and has_state(home)
 
     @property
     def sweep_dir(self) -> str:
@@ -238,7 +228,7 @@ class SpotTuner:
         own.check_writable()
         if self._restore is None and home.list(TRIALS):
             cure = f"go on with it by SpotTuner.restore({home.url!r}, train_loop)"
-            if not _has_state(home):
+            if not has_state(home):
                 cure = "it ended before there was anything to go on with: remove the folder"
             raise ConfigError(f"{home.url} holds a sweep: {cure}, or give this one another name")
         if ray.util.client.ray.is_connected():
@@ -292,7 +282,6 @@ class SpotTuner:
             "min_workers": least,
             "max_workers": most,
         }
-        own.write(ABOUT, json.dumps(about).encode())
         settings = {
             "scaling_config": self.scaling_config,
             "spot": self.spot,
@@ -301,8 +290,7 @@ class SpotTuner:
             "needs": self._needs,
             "pauses": self._pauses,
         }
-        if self._restore is None:
-            own.write(SETTINGS, ray.cloudpickle.dumps(settings))
+        describe(own, about, settings if self._restore is None else None)
 
     def _tune(self, home: Store) -> SpotResultGrid:
         sweep = self._start_sweep(home)
@@ -329,7 +317,9 @@ class SpotTuner:
         return SpotResultGrid(analysis, _summary(home))
 
     def _tuner(self, home: Store) -> Tuner:
-        bundle, selector = self._place()
+        bundle, selector = beside_driver(
+            self.sweep_dir, at_most=self._trials_at_once() if self._pauses else None
+        )
         cls = trainable(
             class_name(self.train_loop),
             sweep_actor=self._actor_name,
@@ -389,36 +379,18 @@ class SpotTuner:
         settings = {"TUNE_GLOBAL_CHECKPOINT_S": every_s}
         if "TUNE_RESULT_BUFFER_LENGTH" in os.environ:
             settings["TUNE_RESULT_BUFFER_LENGTH"] = "1"  # a decision comes before a further step
-        with _environment(**settings), quiet_ray():
+        with environment(**settings), quiet_ray():
             yield
-
-    def _place(self) -> tuple[dict[str, float], dict[str, str]]:
-        """Where trials' Tune processes run: with the driver, whose loss ends the sweep anyway.
-
-        They take nothing that a worker could want. Where a scheduler pauses trials so that
-        others get their turn, the node holds only so many of them as can run.
-        """
-        node_id = ray.get_runtime_context().get_node_id()
-        node = next(node for node in ray.nodes() if node["NodeID"] == node_id)
-        if (node.get("Labels") or {}).get(_MARKET_LABEL) == "spot":
-            log.warning(
-                "this driver is on a spot node, whose loss ends the sweep: run it on the head, or "
-                "go on after a loss by SpotTuner.restore(%r, ...)",
-                self.sweep_dir,
-            )
-        share = _LEAST_NODE_SHARE * 10
-        if self._pauses:
-            share = int(1 / _LEAST_NODE_SHARE / self._trials_at_once()) * _LEAST_NODE_SHARE
-        return {f"node:{node['NodeManagerAddress']}": share}, {"ray.io/node-id": node_id}
 
     def _most_trials(self) -> int:
         return self.tune_config.max_concurrent_trials or MOST_TRIALS
 
     def _trials_at_once(self) -> int:
-        """Trials for which the cluster has the least number of workers."""
-        needs = needs_of(self.scaling_config)
-        workers = max(possible_workers(needs) or 0, present_workers(needs))
-        return max(1, min(self._most_trials(), workers // worker_range(self.scaling_config)[0]))
+        return trials_at_once(
+            needs_of(self.scaling_config),
+            least=worker_range(self.scaling_config)[0],
+            most=self._most_trials(),
+        )
 
     def _start_sweep(self, home: Store) -> RunningSweep:
         least, most = worker_range(self.scaling_config)
@@ -448,43 +420,6 @@ class SpotTuner:
 def _named(config: RunConfig) -> RunConfig:
     name = config.name or f"sweep-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
     return replace(config, name=name)
-
-
-def _has_state(home: Store) -> bool:
-    """Whether Ray Tune has written down how far the sweep in a folder is."""
-    return any(fnmatch.fnmatch(name, _STATE) for name, _ in home.list(recursive=False))
-
-
-def _settings_of(home: Store) -> dict[str, Any]:
-    """What a sweep in a folder was begun with."""
-    own = home.child(FOLDER)
-    try:
-        settings: dict[str, Any] = ray.cloudpickle.loads(own.read(SETTINGS))
-        return settings
-    except FileNotFoundError as exc:
-        raise ConfigError(f"{own.url}/{SETTINGS} is not there: restore it") from exc
-    except ImportError as exc:
-        raise ConfigError(
-            f"the settings of the sweep in {home.url} are of a module that is not here: {exc}: "
-            "go on with it where that can be imported"
-        ) from exc
-    except Exception as exc:  # whatever the damage makes of it
-        raise ConfigError(f"{own.url}/{SETTINGS} is damaged ({exc!r}): restore it") from exc
-
-
-@contextlib.contextmanager
-def _environment(**values: str) -> Iterator[None]:
-    """Environment variables for a while: Tune has no arguments for these."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _summary(home: Store) -> SweepSummary | None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from spotray.market.offer import Market
 from spotray.policy.fleet import FleetJob, Place
-from spotray.sim.fleet import FleetMarket, FleetMoment, FleetOutcome, simulate_fleet
+from spotray.sim.fleet import FleetMoment, FleetOutcome, simulate_fleet
+from spotray.sim.fleet_market import FleetMarket
 from spotray.sim.fleet_named import FLEET_POLICIES, fleet_policy
 
 NAMES = sorted(FLEET_POLICIES)

@@ -1,7 +1,7 @@
 import pytest
 
 from spotray.errors import ConfigError
-from spotray.market.offer import Market, Offer
+from spotray.market.offer import Market
 
 SPOT = "aws/us-east-1a/g5.xlarge/spot"
 
@@ -29,9 +29,3 @@ def test_the_region_is_the_zone_without_its_letter(zone: str, region: str) -> No
 def test_a_text_that_is_no_market_is_named_in_the_error(text: str) -> None:
     with pytest.raises(ConfigError, match="market"):
         Market.parse(text)
-
-
-@pytest.mark.parametrize("price", [-0.1, float("nan"), float("inf")])
-def test_an_offer_without_a_usable_price_cannot_exist(price: float) -> None:
-    with pytest.raises(ConfigError, match="usd_per_hour"):
-        Offer(market=Market.parse(SPOT), usd_per_hour=price)

@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spotray.errors import TraceError
@@ -81,15 +81,6 @@ def test_a_missing_file_is_a_trace_error(tmp_path: Path) -> None:
 def test_a_trace_is_the_same_after_json_and_back(trace: Trace) -> None:
     again = Trace._from_json(json.loads(trace.to_json()), trace.source)
     assert again == trace
-
-
-@example(Trace(gap_s=321.0, values=(0.0,) * 6 + (1.0,)), 7)
-@given(traces, st.integers(1, 10))
-def test_a_finer_resample_is_the_same_function(trace: Trace, parts: int) -> None:
-    fine = trace.resample(trace.gap_s / parts)
-    middles = [(i + 0.5) * fine.gap_s for i in range(len(fine.values))]
-    assert [fine.value_at(s) for s in middles] == [trace.value_at(s) for s in middles]
-    assert fine.duration_s == pytest.approx(trace.duration_s)
 
 
 @given(traces)

@@ -11,7 +11,8 @@ import pytest
 from spotray.errors import ConfigError, PolicyError, TraceError
 from spotray.market.offer import Market
 from spotray.policy.fleet import FleetDecision, FleetJob, FleetView, Pauses, Place
-from spotray.sim.fleet import FleetMarket, FleetMoment, FleetOutcome, simulate_fleet
+from spotray.sim.fleet import FleetMoment, FleetOutcome, simulate_fleet
+from spotray.sim.fleet_market import FleetMarket
 
 GAP = 300.0
 HOUR = 3600.0

@@ -593,9 +593,7 @@ def test_what_a_member_writes_may_come_before_its_first_sign_of_life(jobs: Any, 
     job = restarted(jobs, pair, generation=1)
     with ThreadPoolExecutor(1) as thread:
         told = thread.submit(job.assembly.tell, "a", [encode(steps(7))], 0)
-        assert wait_until(
-            lambda: job.assembly._recovers_until_s is not None, timeout_s=10, clock=SystemClock()
-        )
+        assert wait_until(lambda: job.assembly.hearing.has_begun, timeout_s=10, clock=SystemClock())
         job.live(1.75)  # a busy machine: nearly as long as a member may ever be silent
         assert not told.done()
         job.beat("a")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, PopulationBas
 from spotray import ConfigError, SpotConfig, SpotTuner
 from spotray.storage import Store
 from spotray.tune.about import class_name
-from spotray.tune.tuner import _environment
 
 
 def train_loop(config: dict[str, Any]) -> None:
@@ -213,17 +211,6 @@ def test_storage_that_cannot_be_written_is_found_before_a_cluster_starts(tmp_pat
 )
 def test_trials_are_named_by_the_training_loop(loop: Any, name: str) -> None:
     assert class_name(loop) == name
-
-
-def test_a_variable_of_the_environment_is_set_for_a_while_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("SPOTRAY_TEST_OLD", "before")
-    monkeypatch.delenv("SPOTRAY_TEST_NEW", raising=False)
-    with _environment(SPOTRAY_TEST_OLD="now", SPOTRAY_TEST_NEW="now"):
-        assert os.environ["SPOTRAY_TEST_OLD"] == os.environ["SPOTRAY_TEST_NEW"] == "now"
-    assert os.environ["SPOTRAY_TEST_OLD"] == "before"
-    assert "SPOTRAY_TEST_NEW" not in os.environ
 
 
 def test_metrics_that_the_scheduler_wants_are_known(tmp_path: Path) -> None:

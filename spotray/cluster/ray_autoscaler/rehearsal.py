@@ -25,6 +25,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from spotray.environment import environment
+
 _START_S, _EACH_S = 120.0, 60.0  # on a busy machine
 _REGION = "us-west-2"
 _MODULE = "spotray.cluster.ray_autoscaler.rehearsal"
@@ -104,7 +106,7 @@ def _rehearse(config: dict[str, Any]) -> Rehearsal:
     with (
         mock_aws(),
         tempfile.TemporaryDirectory(dir=os.environ["HOME"]) as home,
-        _environment(HOME=home),
+        environment(HOME=home),
     ):
         try:
             with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
@@ -112,16 +114,6 @@ def _rehearse(config: dict[str, Any]) -> Rehearsal:
         except (Exception, SystemExit) as exc:  # Ray leaves by whatever error it likes
             return Rehearsal(failed_at=heard.step, why=_told(heard.refused or exc, said.getvalue()))
     return Rehearsal(launched=launched)
-
-
-@contextlib.contextmanager
-def _environment(**values: str) -> Iterator[None]:
-    before = {name: os.environ[name] for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        os.environ.update(before)
 
 
 class _Heard:
