@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
     """Plan and print."""
     from spotray.cli.prices import own_table
     from spotray.cli.tables import print_json
+    from spotray.clock import SystemClock
     from spotray.plan.plan import Wish, plan
     from spotray.plan.rates import load_rates, of_model, rates_file
 
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         start_s=60 * args.start,
     )
     rates = of_model(load_rates(rates_file()), args.model)
-    result = plan(wish, own_table(args.prices), rates)
+    result = plan(wish, own_table(args.prices), rates, now_s=SystemClock().now_s())
     if args.json:
         print_json(result)
     else:

@@ -111,13 +111,16 @@ class Plan:
     notes: tuple[str, ...]
 
 
-def plan(wish: Wish, prices: PriceTable, rates: Rates | None = None) -> Plan:
+def plan(
+    wish: Wish, prices: PriceTable, rates: Rates | None = None, *, now_s: float | None = None
+) -> Plan:
     """Compare one machine with all GPUs and as many machines with one, on demand and on spot.
 
     Args:
         wish: the job.
         prices: of whatever table.
         rates: measured, of one model; see `spotray.plan.rates`.
+        now_s: Unix seconds, to say how old the prices are; None: leave that out.
 
     Raises:
         ConfigError: no such GPU, no offer that fits, or a deadline that on-demand cannot meet.
@@ -135,7 +138,7 @@ def plan(wish: Wish, prices: PriceTable, rates: Rates | None = None) -> Plan:
         wish=wish,
         options=options,
         ranking=tuple(_ranking(wish, prices, rates, one_gpu)),
-        notes=(*notes, *_notes(wish, options, rates, one_gpu)),
+        notes=(*notes, *_notes(wish, options, rates, one_gpu, now_s)),
     )
 
 
@@ -319,7 +322,11 @@ def _ranking(wish: Wish, prices: PriceTable, rates: Rates, one_gpu: float | None
 
 
 def _notes(
-    wish: Wish, options: Sequence[Option], rates: Rates, one_gpu: float | None
+    wish: Wish,
+    options: Sequence[Option],
+    rates: Rates,
+    one_gpu: float | None,
+    now_s: float | None,
 ) -> Iterable[str]:
     """What the numbers rest on."""
     if wish.deadline_h is None:
@@ -342,4 +349,5 @@ def _notes(
         for price in (one.offer.spot, one.offer.on_demand)
         if price is not None
     ]
-    yield f"prices: {'; '.join(sources(prices)) or 'of your file'}; disks and traffic are not in it"
+    told = "; ".join(sources(prices, now_s=now_s)) or "of your file"
+    yield f"prices: {told}; disks and traffic are not in it"
