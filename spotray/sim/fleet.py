@@ -1,113 +1,22 @@
 """One job on several nodes over several zones, tick by tick, billed by the second.
 
 Where a zone holds fewer nodes than the job has there, the youngest go first, for the hazard of
-a node falls with its age. Most ticks change nothing, and cost a few microseconds.
+a node falls with its age. A node that would reach its place's limit within a tick goes at the
+start of the tick, with notice. Most ticks change nothing, and cost a few microseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from spotray.errors import PolicyError, SpotrayError, TraceError
-from spotray.policy.fleet import (
-    FleetCourse,
-    FleetDecision,
-    FleetJob,
-    FleetPolicy,
-    FleetView,
-    Place,
-)
-from spotray.sim.billing import Meter, bill_usd
+from spotray.policy.fleet import FleetCourse, FleetDecision, FleetJob, FleetPolicy, FleetView
+from spotray.sim.billing import bill_usd
+from spotray.sim.fleet_market import FleetMarket
 from spotray.sim.single import name_of
 
 _DONE_S = 1e-6  # less work than that is rounding
-
-
-class FleetMarket:
-    """What each zone would hold, and at what price, at every tick of a job."""
-
-    def __init__(
-        self,
-        places: Sequence[Place],
-        capacity: Sequence[Sequence[int]],
-        usd_per_hour: Sequence[Sequence[float]],
-        *,
-        gap_s: float,
-        silent_frac: float = 0.0,
-        notice_s: float = 120.0,
-        seed: int = 0,
-    ) -> None:
-        """Take one row of ticks for each place.
-
-        Args:
-            places: the zones.
-            capacity: spot nodes that each holds at each tick, whole numbers >= 0.
-            usd_per_hour: price of a spot node there, > 0.
-            gap_s: length of a tick, seconds, > 0.
-            silent_frac: of the preemptions, those without a notice.
-            notice_s: how long before the others are told. What a policy launches for them
-                was launched then.
-            seed: draws which preemptions are silent; the same for every policy.
-
-        Raises:
-            TraceError: no place, or another number of ticks somewhere, or a value that cannot
-                be; the message names the zone and the tick.
-        """
-        self.places, self.gap_s, self.notice_s = tuple(places), gap_s, notice_s
-        if not 0 < gap_s < float("inf") or not 0 <= silent_frac <= 1 or not notice_s >= 0:
-            raise TraceError(
-                f"gap_s is {gap_s!r}, silent_frac {silent_frac!r}, notice_s {notice_s!r}: give "
-                "seconds above 0, a part of 1, and seconds of at least 0"
-            )
-        nodes, prices = _rows(self.places, capacity), _rows(self.places, usd_per_hour)
-        if nodes.shape != prices.shape:
-            raise TraceError(
-                f"{nodes.shape[1]} ticks of capacity and {prices.shape[1]} of prices: give as many"
-            )
-        _refuse(self.places, nodes, ~(nodes >= 0) | (nodes != np.floor(nodes)), "capacity")
-        _refuse(self.places, prices, ~((prices > 0) & (prices < np.inf)), "price")
-        self.ticks = nodes.shape[1]
-        self.capacity: list[list[int]] = nodes.T.astype(int).tolist()  # by tick, then place
-        self.usd_per_hour: list[list[float]] = prices.T.tolist()
-        self.meters = [Meter(row, gap_s=gap_s) for row in prices.tolist()]
-        self.on_demand_meters = [
-            Meter([place.on_demand_usd_per_hour], gap_s=gap_s) for place in self.places
-        ]
-        chance = np.random.default_rng(seed)
-        silent = chance.random((self.ticks, len(self.places))) < silent_frac
-        self.silent: list[list[bool]] = silent.tolist()
-
-
-def _rows(places: Sequence[Place], rows: Sequence[Sequence[float]]) -> NDArray[np.float64]:
-    lengths = [len(row) for row in rows]
-    if not places or len(lengths) != len(places) or min(lengths) == 0:
-        raise TraceError(
-            f"{len(places)} places, and rows of {lengths} ticks: give each place one, not empty"
-        )
-    for place, length in zip(places, lengths, strict=True):
-        if length != lengths[0]:
-            raise TraceError(
-                f"{place.market.zone} has {length} ticks, {places[0].market.zone} {lengths[0]}: "
-                "give traces of one length"
-            )
-    return np.array(rows, dtype=np.float64)
-
-
-def _refuse(
-    places: Sequence[Place],
-    values: NDArray[np.float64],
-    wrong: NDArray[np.bool_],
-    what: str,
-) -> None:
-    if wrong.any():
-        place, tick = np.argwhere(wrong)[0]
-        raise TraceError(
-            f"{places[place].market.zone}: its {what} at tick {tick} is {values[place, tick]:g}"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +35,7 @@ class FleetOutcome:
     is_late: bool
     launches: int  # nodes
     preemptions: int  # nodes
+    at_limit: int  # of these, that were as old as their place lets them be
     restarts: int  # times that nobody was left of a group that had trained
     moves: int  # from region to region
     spot_node_s: float
@@ -226,6 +136,11 @@ class _Fleet:
         self._job, self._market, self._places = job, market, len(job.places)
         count = self._places
         self._clouds = [place.market.cloud for place in job.places]
+        self._limits = [
+            (index, place.limit_s)
+            for index, place in enumerate(job.places)
+            if math.isfinite(place.limit_s)
+        ]
         # Spot nodes of each place, then on-demand ones; the youngest last.
         self._cohorts: list[list[_Cohort]] = [[] for _ in range(2 * count)]
         self._held = [0] * (2 * count)
@@ -253,7 +168,7 @@ class _Fleet:
         self._usd = [0.0, 0.0]  # spot, on-demand
         self._node_s = [0.0, 0.0]
         self._free_usd = self._move_usd = 0.0
-        self._launches = self._preemptions = self._restarts = self._moves = 0
+        self._launches = self._preemptions = self._restarts = self._moves = self._at_limit = 0
         self._paused_s = self._redone_s = self._trained_s = 0.0
 
     # -- a tick, in this order -------------------------------------------------
@@ -268,10 +183,12 @@ class _Fleet:
         self._noticed = 0
         working = self._working
         silent = False
+        for place, limit_s in self._limits:
+            self._end_old(place, limit_s)
         for place in range(self._places):
             gone = self._held[place] - capacity[place]
             if gone > 0:
-                self._lost[place] = gone
+                self._lost[place] += gone
                 self._preemptions += gone
                 self._end_nodes(place, gone, taken=True)
                 if market.silent[tick][place]:
@@ -406,6 +323,22 @@ class _Fleet:
                 if not youngest.is_ready:
                     self._starting.remove(youngest)
 
+    def _end_old(self, place: int, limit_s: float) -> None:
+        """Those that would be too old before the next tick go."""
+        cohorts = self._cohorts[place]
+        while cohorts and cohorts[0].launched_s + limit_s < self._now_s + self._job.gap_s:
+            oldest = cohorts.pop(0)
+            self._pay(place, oldest.launched_s, oldest.count, taken=True)
+            if oldest.is_ready:
+                self._working -= oldest.count
+            else:
+                self._starting.remove(oldest)
+            self._held[place] -= oldest.count
+            self._lost[place] += oldest.count
+            self._noticed += oldest.count
+            self._preemptions += oldest.count
+            self._at_limit += oldest.count
+
     def _pay(self, index: int, launched_s: float, count: int, *, taken: bool) -> None:
         end_s = self._now_s if self._ended_s is None else self._ended_s
         end_s = max(end_s, launched_s)
@@ -505,6 +438,7 @@ class _Fleet:
             and (self._ended_s is None or self._ended_s > job.deadline_s + _DONE_S),
             launches=self._launches,
             preemptions=self._preemptions,
+            at_limit=self._at_limit,
             restarts=self._restarts,
             moves=self._moves,
             spot_node_s=self._node_s[0],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from spotray.market.offer import Market
 from spotray.policy.fleet import FleetJob, Place
-from spotray.sim.fleet import FleetMarket, FleetMoment, FleetOutcome, simulate_fleet
+from spotray.sim.fleet import FleetMoment, FleetOutcome, simulate_fleet
+from spotray.sim.fleet_market import FleetMarket
 from spotray.sim.fleet_named import FLEET_POLICIES, fleet_policy
 
 NAMES = sorted(FLEET_POLICIES)
@@ -23,6 +25,8 @@ def places(cloud: str) -> tuple[Place, ...]:
         Place(
             market=Market(cloud=cloud, zone=zone, instance_type="node", spot=True),
             on_demand_usd_per_hour=3.0 + index,
+            # Shorter than the job, so that a limit is among the cases.
+            limit_s=3600.0 if cloud == "gcp" else math.inf,
         )
         for index, zone in enumerate(ZONES)
     )

@@ -7,7 +7,8 @@ from typing import Any
 
 from spotray.market.offer import Market
 from spotray.policy.fleet import FleetJob, FleetPolicy, Place
-from spotray.sim.fleet import FleetMarket, FleetMoment, FleetOutcome, simulate_fleet
+from spotray.sim.fleet import FleetMoment, FleetOutcome, simulate_fleet
+from spotray.sim.fleet_market import FleetMarket
 
 GAP = 300.0
 HOUR = 3600.0
