@@ -11,6 +11,7 @@ long the simulator takes.
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -48,7 +49,15 @@ def cases(
                     yield exponent, case
 
 
-def world(seed: int, *, nodes: int, days: float, zones: int = 3, gap_s: float = 600.0) -> Zones:
+def world(
+    seed: int,
+    *,
+    nodes: int,
+    days: float,
+    zones: int = 3,
+    gap_s: float = 600.0,
+    limit_s: float = math.inf,
+) -> Zones:
     """Three regions with so many zones each."""
     return made_up_zones(
         seed,
@@ -57,6 +66,7 @@ def world(seed: int, *, nodes: int, days: float, zones: int = 3, gap_s: float = 
         zones=zones,
         gap_s=gap_s,
         on_demand_usd_per_hour=ON_DEMAND_USD,
+        limit_s=limit_s,
     )
 
 
@@ -121,11 +131,11 @@ def summary(found: Sequence[tuple[str, FleetRan]]) -> str:
     return bench.table(header, lines)
 
 
-def fleet_of_a_thousand(days: float) -> None:
+def fleet_of_a_thousand(days: float, *, limit_s: float) -> None:
     """A fleet of a thousand nodes for so many days under each policy, timed."""
     nodes = 1000
     began_s = time.process_time()
-    zones = world(_FIRST_SEED, nodes=nodes // 3, days=days, zones=4, gap_s=300.0)
+    zones = world(_FIRST_SEED, nodes=nodes // 3, days=days, zones=4, gap_s=300.0, limit_s=limit_s)
     market = zones.market(0, zones.ticks, silent_frac=0.3)
     print(f"traces of {zones.ticks} ticks: {time.process_time() - began_s:.1f} s of CPU time")
     speeds = (0.0, *(count**0.9 for count in range(1, nodes + 1)))
@@ -143,7 +153,8 @@ def fleet_of_a_thousand(days: float) -> None:
         ended_s = outcome.ended_s or zones.ticks * zones.gap_s
         print(
             f"{name}: {took_s:.1f} s of CPU time for {ended_s / 86400:.0f} days, "
-            f"{outcome.launches} launches, {outcome.preemptions} preemptions"
+            f"{outcome.launches} launches, {outcome.preemptions} preemptions, of these "
+            f"{outcome.at_limit} at the limit"
         )
 
 
@@ -153,11 +164,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--year", action="store_true", help="time a fleet of a thousand nodes for a year"
     )
+    parser.add_argument(
+        "--node-limit",
+        type=bench.at_least(1),
+        metavar="HOURS",
+        help="with --year: age at which each spot node ends, as Google's preemptible ones at 24",
+    )
     parser.set_defaults(json=Path(__file__).parent / "out" / "fleet.json")
     args = parser.parse_args(arguments)
     bench.end_like_ctrl_c()
     if args.year:
-        fleet_of_a_thousand(30.0 if args.quick else 365.0)
+        limit_s = math.inf if args.node_limit is None else 3600.0 * args.node_limit
+        fleet_of_a_thousand(30.0 if args.quick else 365.0, limit_s=limit_s)
         return 0
     worlds, days = (2, 4.0) if args.quick else (args.worlds, 8.0)
     exponents = SPEED_EXPONENTS[1:] if args.quick else SPEED_EXPONENTS

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from spotray.launch.launch import Plan, Wishes
     from spotray.launch.records import Launch, Records
     from spotray.launch.remote import Remote
-    from spotray.market.prices import PriceTable
 
 DETACHED_CODE = 130
 
@@ -61,7 +60,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--deadline", metavar="WHEN", help="6h, or 2026-01-31T18:00+01:00: then the job is stopped")
     add("--max-cost", metavar="USD", help="the job is stopped when so much is spent")
     add("--hours", metavar="H", type=float, help="how long it may take, for the estimate")
-    add("--prices", metavar="FILE", help="CSV of prices that win over those of the package")
+    add("--prices", metavar="FILE", help="CSV of prices that win over all others")
 
 
 _FLAGS = (
@@ -112,6 +111,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def run(args: argparse.Namespace) -> int:
     """Launch; the job's exit code."""
+    from spotray.cli.prices import own_table
     from spotray.clock import SystemClock
     from spotray.launch.launch import plan, remote_of
     from spotray.launch.records import Records
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
     planned = plan(
         Path(args.cluster),
         _wishes(args, now_s=clock.now_s()),
-        prices=_prices(args.prices),
+        prices=own_table(Path(args.prices) if args.prices else None),
         records=records,
         clock=clock,
     )
@@ -341,13 +341,6 @@ def _wishes(args: argparse.Namespace, *, now_s: float) -> Wishes:
         hours=args.hours,
         check=not args.no_check,
     )
-
-
-def _prices(file: str | None) -> PriceTable:
-    from spotray.market.prices import PriceTable
-
-    bundled = PriceTable.bundled()
-    return PriceTable.parse(_text(file), name=file).over(bundled) if file else bundled
 
 
 def _text(file: str) -> str:

@@ -37,10 +37,7 @@ def show_plan(planned: Plan, *, show: Callable[[str], None]) -> None:
     if costs.unknown:
         show(f"price unknown  {', '.join(costs.unknown)}: give it with --prices FILE")
     if costs.sources:
-        show(
-            f"prices  {'; '.join(costs.sources)} (spotray/market/prices.csv); disks and traffic "
-            "are not in it"
-        )
+        show(f"prices  {'; '.join(costs.sources)}; disks and traffic are not in it")
     show(f"job  {' '.join(planned.launch.command)}, as {planned.launch.name}")
     show(f"at its end  the cluster {'goes down' if wishes.down else 'stays up, and is paid for'}")
     for problem in planned.warnings:

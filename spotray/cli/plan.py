@@ -47,6 +47,11 @@ def add_parser(subparsers: Any) -> None:
         help="until a new machine can work; default: %(default)g, not measured on a cloud",
     )
     parser.add_argument(
+        "--preemptible",
+        action="store_true",
+        help="Google's older kind of spot, whose machines end after 24 h",
+    )
+    parser.add_argument(
         "--prices", type=Path, metavar="FILE", help="rows of your own, which win over all others"
     )
     parser.add_argument("--json", action="store_true", help="print the result object")
@@ -57,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     """Plan and print."""
     from spotray.cli.prices import own_table
     from spotray.cli.tables import print_json
+    from spotray.clock import SystemClock
     from spotray.plan.plan import Wish, plan
     from spotray.plan.rates import load_rates, of_model, rates_file
 
@@ -69,9 +75,10 @@ def run(args: argparse.Namespace) -> int:
         region=args.region,
         samples_per_s=args.samples_per_s,
         start_s=60 * args.start,
+        preemptible=args.preemptible,
     )
     rates = of_model(load_rates(rates_file()), args.model)
-    result = plan(wish, own_table(args.prices), rates)
+    result = plan(wish, own_table(args.prices), rates, now_s=SystemClock().now_s())
     if args.json:
         print_json(result)
     else:

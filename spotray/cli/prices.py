@@ -37,7 +37,7 @@ def add_parser(subparsers: Any) -> None:
         "--refresh",
         action="store_true",
         help="ask the clouds first (of --cloud, or all), in --region or those of the table; what "
-        "they say is kept, and used by `spotray plan` too",
+        "they say is kept, and used by `spotray plan` and `spotray launch` too",
     )
     parser.add_argument(
         "--max-age",
@@ -134,8 +134,6 @@ def _refresh(args: argparse.Namespace) -> list[Answer]:
         else:
             words = f"{one.prices} prices"
         print(f"spotray: {where}: {words}", file=sys.stderr)
-    for file in cache.unreadable:
-        print(f"spotray: {file} cannot be read, and counts for nothing: delete it", file=sys.stderr)
     return answers
 
 
@@ -170,7 +168,7 @@ def _scores(args: argparse.Namespace) -> list[Score]:
 
 
 def own_table(file: Path | None) -> PriceTable:
-    """The user's rows, over what clouds were heard to say, over those of the package.
+    """The user's rows, over what clouds said if it is newer, over those of the package.
 
     Raises:
         ConfigError: the file cannot be read, or a row of it is wrong.
@@ -179,7 +177,10 @@ def own_table(file: Path | None) -> PriceTable:
     from spotray.errors import ConfigError
     from spotray.market.prices import PriceTable
 
-    table = PriceCache().table().over(PriceTable.bundled())
+    cache = PriceCache()
+    table = cache.known()
+    for kept in cache.unreadable:
+        print(f"spotray: {kept} cannot be read, and counts for nothing: delete it", file=sys.stderr)
     if file is None:
         return table
     try:
@@ -191,6 +192,7 @@ def own_table(file: Path | None) -> PriceTable:
 
 def _show(found: list[ForSale]) -> None:
     from spotray.cli.tables import print_table
+    from spotray.clock import SystemClock
     from spotray.market.prices import sources
 
     print_table(
@@ -202,7 +204,8 @@ def _show(found: list[ForSale]) -> None:
         [_row(one) for one in found],
     )
     prices = [price for one in found for price in (one.spot, one.on_demand) if price is not None]
-    print("\n".join(f"from  {source}" for source in sources(prices)))
+    told = sources(prices, now_s=SystemClock().now_s())
+    print("\n".join(f"from  {source}" for source in told))
 
 
 def _show_scores(scores: list[Score]) -> None:

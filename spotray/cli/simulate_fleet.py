@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spotray.errors import ConfigError, TraceError
 
 if TYPE_CHECKING:
+    from spotray.market.hazards import Hazards
     from spotray.policy.fleet import FleetPolicy
     from spotray.sim.fleet_cases import FleetCase, Zones
     from spotray.sim.fleet_compare import FleetStanding
@@ -42,6 +43,13 @@ def add_arguments(parser: Any) -> None:
         "--book",
         metavar="FOLDER",
         help="of your own nodes' lives (spotray hazards --book), in place of public traces",
+    )
+    group.add_argument(
+        "--node-limit",
+        type=float,
+        metavar="HOURS",
+        help="age at which the cloud ends every spot node: 24 for Google's preemptible machines; "
+        "default: none, or what a --book shows",
     )
     group.add_argument("--notice", type=float, default=120.0, metavar="SECONDS")
     group.add_argument(
@@ -80,6 +88,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--silent is {args.silent!r}: give a part between 0 and 1")
     if not args.notice >= 0:
         raise ConfigError(f"--notice is {args.notice!r}: give seconds of at least 0")
+    limit_s = _limit_s(args, hazards)
     if args.traces:
         worlds = [
             load_zones(
@@ -88,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
                 on_demand_usd_per_hour=args.on_demand_price,
                 spot_usd_per_hour=args.spot_price,
                 cloud=args.cloud,
+                limit_s=limit_s,
             )
         ]
         source = "traces"
@@ -101,6 +111,7 @@ def run(args: argparse.Namespace) -> int:
                 days=_DAYS,
                 on_demand_usd_per_hour=args.on_demand_price,
                 cloud=args.cloud,
+                limit_s=limit_s,
             )
             for seed in range(_WORLDS)
         ]
@@ -133,6 +144,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if source != "traces":
         print(source)
+    if math.isfinite(limit_s):
+        print(f"every spot node ends after {limit_s / 3600:g} h at most")
     until = f"to be done in {args.deadline:g} h, " if math.isfinite(args.deadline) else ""
     print(
         f"{len(cases)} jobs of {args.hours:g} h on {len(speeds) - 1} nodes, {until}"
@@ -156,6 +169,16 @@ def _speeds(args: argparse.Namespace) -> tuple[float, ...]:
         raise ConfigError(
             f"--speeds is {args.speeds!r}: give numbers with commas, such as 1,1.9,2.7,3.4"
         ) from exc
+
+
+def _limit_s(args: argparse.Namespace, hazards: Hazards | None) -> float:
+    """The age at which a spot node is ended: said, or seen in the lives of one's own nodes."""
+    if args.node_limit is not None:
+        if not 0 < args.node_limit < math.inf:
+            raise ConfigError(f"--node-limit is {args.node_limit:g}: give hours above 0")
+        return float(args.node_limit) * 3600
+    level = None if hazards is None else hazards.levels.get(args.cloud)
+    return math.inf if level is None else level.fit.limit_s
 
 
 def _longest_h(worlds: list[Zones]) -> float:

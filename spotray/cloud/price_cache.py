@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +45,12 @@ class PriceCache:
         """All that is kept as a price table, each price with the time at which it was told."""
         table = PriceTable()
         for told in sorted(self.all(), key=lambda one: one.at_s):
-            at = datetime.fromtimestamp(told.at_s, UTC)
-            table = price_table(told.quotes, date=f"{at:%Y-%m-%d %H:%M} UTC").over(table)
+            table = price_table(told.quotes, at_s=told.at_s).over(table)
         return table
+
+    def known(self) -> PriceTable:
+        """What is kept, where it is newer than what comes with this package; else that."""
+        return self.table().newest(PriceTable.bundled())
 
     def age_s(self, cloud: str, region: str, types: Iterable[str], *, now_s: float) -> float:
         """Seconds since the first of the types was asked for; infinite if one never was."""

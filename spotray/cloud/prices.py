@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Protocol
 
 from spotray.errors import ConfigError
@@ -74,13 +75,14 @@ class PlacementScorer(Protocol):
         ...
 
 
-def price_table(quotes: Iterable[Quote], *, date: str) -> PriceTable:
+def price_table(quotes: Iterable[Quote], *, at_s: float) -> PriceTable:
     """Quotes by region: from the cheapest zone to the dearest.
 
     Args:
         quotes: of any clouds.
-        date: when they were told.
+        at_s: when they were told, Unix seconds.
     """
+    date = f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
     found: dict[tuple[str, str, str, bool], list[Quote]] = {}
     for one in quotes:
         found.setdefault((one.cloud, one.region, one.instance_type, one.spot), []).append(one)
@@ -91,6 +93,7 @@ def price_table(quotes: Iterable[Quote], *, date: str) -> PriceTable:
                 high_usd_per_hour=max(one.usd_per_hour for one in same),
                 date=date,
                 source=same[0].source,
+                known_s=at_s,
             )
             for key, same in found.items()
         }

@@ -76,15 +76,20 @@ class Estimate:
 
 
 def estimate(
-    config: Mapping[str, Any], prices: PriceTable, *, hours: float | None = None
+    config: Mapping[str, Any],
+    prices: PriceTable,
+    *,
+    hours: float | None = None,
+    now_s: float | None = None,
 ) -> Estimate:
     """The costs of a cluster from its YAML.
 
     Args:
         config: that passed the lint; what it leaves out counts as none.
         hours: how long the cluster is meant to run; None: nobody said.
+        now_s: Unix seconds, to say how old the prices are; None: leave that out.
     """
-    types = tuple(_type_cost(one, config, prices) for one in node_types(config))
+    types = tuple(_type_cost(one, config, prices, now_s) for one in node_types(config))
     workers = [one for one in types if not one.is_head]
     heads = [one for one in types if one.is_head]
     most = sum(one.max_nodes for one in workers)
@@ -107,7 +112,9 @@ def estimate(
     )
 
 
-def _type_cost(one: NodeType, config: Mapping[str, Any], prices: PriceTable) -> TypeCost:
+def _type_cost(
+    one: NodeType, config: Mapping[str, Any], prices: PriceTable, now_s: float | None
+) -> TypeCost:
     provider = mapping(config, "provider")
     region = str(provider.get("region") or provider.get("location") or "")
     markets = _markets(one, provider)
@@ -137,7 +144,7 @@ def _type_cost(one: NodeType, config: Mapping[str, Any], prices: PriceTable) -> 
         spot=_around(found[True]),
         on_demand=_around(found[False]),
         unknown=tuple(unknown),
-        sources=tuple(sources([*found[True], *found[False]])),
+        sources=tuple(sources([*found[True], *found[False]], now_s=now_s)),
     )
 
 

@@ -110,7 +110,7 @@ def plan(file: Path, wishes: Wishes, *, prices: PriceTable, records: Records, cl
     folder = look(wishes.workdir)
     check_script(folder, wishes.command[0])
     _command(wishes.command)  # refuses what nobody knows how to run
-    costs = estimate(config, prices, hours=wishes.hours)
+    costs = estimate(config, prices, hours=wishes.hours, now_s=clock.now_s())
     if wishes.max_cost_usd is not None and costs.high_usd_per_hour is None:
         raise ConfigError(
             f"--max-cost cannot be kept: no price is known of {', '.join(costs.unknown)}: give "

@@ -75,7 +75,11 @@ class Hazards:
         >>> learn([]).of(Market.parse("aws/us-east-1a/g5.xlarge/spot")).name
         'all spot'
         """
-        return next(self.levels[name] for name in reversed(_levels(market)) if name in self.levels)
+        return self._finest(_levels(market))
+
+    def of_type(self, cloud: str, instance_type: str) -> Hazard:
+        """As `of`, of a type in any zone."""
+        return self._finest((_ALL, cloud, f"{cloud}/{instance_type}"))
 
     def hazard_per_hour(self, market: Market, *, age_s: float, at_s: float | None = None) -> float:
         """Losses per hour of a node of that age; at that time of the day if ``at_s`` is given."""
@@ -94,6 +98,9 @@ class Hazards:
             grown = fit.cumulative(age_s + high_s - at_s) - fit.cumulative(age_s + low_s - at_s)
             losses += self._factor(market, low_s) * grown
         return math.exp(-losses)
+
+    def _finest(self, names: Sequence[str]) -> Hazard:
+        return next(self.levels[name] for name in reversed(names) if name in self.levels)
 
     def _factor(self, market: Market, at_s: float) -> float:
         factors = self.hours.get(f"{market.cloud}/{market.region}")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from importlib.resources import files
 
 from spotray.errors import ConfigError
@@ -19,6 +20,8 @@ _OPTIONAL = ("date", "source")
 _KINDS = {"spot": True, "on-demand": False}
 _Key = tuple[str, str, str, bool]  # cloud, region, instance type, whether it is spot
 ANY_REGION = "*"
+# No price of prices.csv is newer. Its sources are not dated to the day: change both together.
+SHIPPED_ON = "2026-11-22"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,8 @@ class PriceRange:
     high_usd_per_hour: float
     date: str = ""  # when it was read
     source: str = ""
+    known_s: float | None = None  # Unix seconds: it is not newer; None: nobody knows
+    is_shipped: bool = False  # with this package
 
     def __post_init__(self) -> None:
         if not 0 <= self.low_usd_per_hour <= self.high_usd_per_hour < math.inf:
@@ -53,7 +58,13 @@ class PriceTable:
     def bundled(cls) -> PriceTable:
         """The table that comes with this package; its head says where it is from."""
         text = files("spotray.market").joinpath("prices.csv").read_text(encoding="utf-8")
-        return cls.parse(text, name="prices.csv")
+        known_s = datetime.fromisoformat(f"{SHIPPED_ON}T00:00+00:00").timestamp()
+        rows = cls.parse(text, name="prices.csv").rows
+        return cls(
+            rows={
+                key: replace(price, known_s=known_s, is_shipped=True) for key, price in rows.items()
+            }
+        )
 
     @classmethod
     def parse(cls, text: str, *, name: str) -> PriceTable:
@@ -74,6 +85,15 @@ class PriceTable:
     def over(self, other: PriceTable) -> PriceTable:
         """This table, and what only the other knows."""
         return PriceTable(rows={**other.rows, **self.rows})
+
+    def newest(self, other: PriceTable) -> PriceTable:
+        """All that either knows; of a price that both know the newer, this table's if in doubt."""
+        newer = {
+            key: price
+            for key, price in self.rows.items()
+            if (kept := other.rows.get(key)) is None or _known_s(price) >= _known_s(kept)
+        }
+        return PriceTable(rows=newer).over(other)
 
     def doubtful(self) -> list[str]:
         """Spot prices above on-demand of the same type and place, one line each.
@@ -97,9 +117,32 @@ class PriceTable:
         return None
 
 
-def sources(prices: Iterable[PriceRange]) -> list[str]:
-    """Where prices are from, each once."""
-    return sorted({" ".join(filter(None, [one.source, one.date])) for one in prices} - {""})
+def _known_s(price: PriceRange) -> float:
+    return -math.inf if price.known_s is None else price.known_s
+
+
+def sources(prices: Iterable[PriceRange], *, now_s: float | None = None) -> list[str]:
+    """Where prices are from, each once; with their age if it is said what time it is.
+
+    >>> asked = PriceRange(low_usd_per_hour=1, high_usd_per_hour=1, source="EC2", known_s=0.0)
+    >>> sources([asked], now_s=7200.0)
+    ['EC2, asked 2 h ago']
+    """
+    return sorted({_source(one, now_s) for one in prices} - {""})
+
+
+def _source(price: PriceRange, now_s: float | None) -> str:
+    words = " ".join(filter(None, [price.source, price.date]))
+    if not words or now_s is None or price.known_s is None:
+        return words
+    age_s = max(0.0, now_s - price.known_s)  # two clocks may differ a little
+    if price.is_shipped:
+        return f"{words}, shipped {SHIPPED_ON}, {age_s // 86400:.0f} days ago"
+    if age_s >= 2 * 86400:
+        return f"{words}, asked {age_s / 86400:.0f} days ago"
+    if age_s >= 2 * 3600:
+        return f"{words}, asked {age_s / 3600:.0f} h ago"
+    return f"{words}, asked {age_s / 60:.0f} min ago"
 
 
 def _row(cells: Mapping[str, str], where: str) -> tuple[_Key, PriceRange]:

@@ -112,7 +112,39 @@ def generate_regions(
     return found
 
 
-def _ups(chance: np.random.Generator, regions: int, zones: int, ticks: int, gap_h: float) -> Bools:
+def generate_ups(
+    seed: int, *, zones: int, duration_s: float, gap_s: float, losses: float = 1.0
+) -> Bools:
+    """Whether each zone of one made-up region has spot, by tick and zone; see `generate_regions`.
+
+    Args:
+        seed: the same seed gives the same zones.
+        zones: >= 1.
+        duration_s: how long, seconds, > 0.
+        gap_s: seconds between two values, > 0.
+        losses: how many times as often spot goes, > 0; 1: as in public traces.
+
+    Raises:
+        TraceError: a value is out of range.
+    """
+    sound = all(0 < value < math.inf for value in (duration_s, gap_s, losses))
+    if zones < 1 or not sound:
+        raise TraceError(
+            f"cannot generate zones={zones}, duration_s={duration_s}, gap_s={gap_s}, "
+            f"losses={losses}: give all above 0"
+        )
+    chance = np.random.default_rng(seed)
+    return _ups(chance, 1, zones, math.ceil(duration_s / gap_s), gap_s / 3600, losses)
+
+
+def _ups(
+    chance: np.random.Generator,
+    regions: int,
+    zones: int,
+    ticks: int,
+    gap_h: float,
+    losses: float = 1.0,
+) -> Bools:
     """Whether each zone has spot, by tick and zone."""
     count = regions * zones
     region_of = np.repeat(np.arange(regions), zones)
@@ -144,6 +176,7 @@ def _ups(chance: np.random.Generator, regions: int, zones: int, ticks: int, gap_
             )[:, region_of]
             with_region = chance.random((2, count)) < _SHARED_DAYS
             frailty = np.exp(np.where(with_region, shared, own) + [luck, -luck])
+            frailty[1] *= losses
             redraw_h = now_h + chance.uniform(*_REDRAWN_H)
         found[tick] = is_up
         now = is_up.astype(np.int_)

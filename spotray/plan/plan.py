@@ -8,15 +8,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spotray.errors import ConfigError
+from spotray.market.hazards import Hazards
 from spotray.market.prices import PriceRange, PriceTable, sources
 from spotray.market.sale import ForSale, for_sale
-from spotray.plan.forecast import Forecast, on_demand_only, on_spot
+from spotray.plan.beliefs import Beliefs
+from spotray.plan.forecast import (
+    ZONES,
+    Forecast,
+    SpotNodes,
+    in_some_zone,
+    on_demand_only,
+    on_spot,
+)
 from spotray.plan.rates import Rate
 from spotray.plan.restarts import ALL_LOST_S, START_S, Restarts, expected_restarts
+from spotray.sim.fleet_named import fleet_policy
 from spotray.sim.named import DEFAULT, policy
 
 _MILLION = 1e6
-_SPOT_ONLY = "spot-only"
+_SPOT_ONLY, _ANY_ZONE = "spot-only", "multi-zone"
 _SLACK = 1.5  # of a job whose deadline nobody said
 
 Rates = Mapping[tuple[str, str], Rate]  # by cloud and instance type
@@ -34,6 +44,7 @@ class Wish:
         cloud, region: only there; empty: wherever it is cheapest.
         samples_per_s: of one such GPU; None: as measured, or unknown.
         start_s: from asking for a machine until it can work.
+        preemptible: Google's older kind of spot, whose machines end after 24 hours.
 
     Raises:
         ConfigError: a value is out of range.
@@ -47,8 +58,11 @@ class Wish:
     region: str = ""
     samples_per_s: float | None = None
     start_s: float = START_S
+    preemptible: bool = False
 
     def __post_init__(self) -> None:
+        if self.preemptible and self.cloud not in ("", "gcp"):
+            raise ConfigError(f"--preemptible is of gcp, --cloud is {self.cloud}: leave one out")
         if self.gpus < 1:
             raise ConfigError(f"--gpus is {self.gpus}: give at least 1")
         for name in ("hours", "deadline_h", "samples_per_s"):
@@ -77,7 +91,7 @@ _FLAGS = {"hours": "--hours", "deadline_h": "--deadline", "samples_per_s": "--sa
 class Option:
     """One way to run the job."""
 
-    name: str  # "on-demand", "spot, lookahead", "spot only"
+    name: str  # "on-demand", "spot, lookahead", "spot, multi-zone", "spot only"
     machines: int
     offer: ForSale
     policy: str  # empty: on-demand, nothing to decide
@@ -111,31 +125,42 @@ class Plan:
     notes: tuple[str, ...]
 
 
-def plan(wish: Wish, prices: PriceTable, rates: Rates | None = None) -> Plan:
+def plan(
+    wish: Wish,
+    prices: PriceTable,
+    rates: Rates | None = None,
+    *,
+    hazards: Hazards | None = None,
+    now_s: float | None = None,
+) -> Plan:
     """Compare one machine with all GPUs and as many machines with one, on demand and on spot.
 
     Args:
         wish: the job.
         prices: of whatever table.
         rates: measured, of one model; see `spotray.plan.rates`.
+        hazards: of one's own nodes; None: public traces are believed.
+        now_s: Unix seconds, to say how old the prices are; None: leave that out.
 
     Raises:
         ConfigError: no such GPU, no offer that fits, or a deadline that on-demand cannot meet.
     """
     rates = rates or {}
+    beliefs = Beliefs(hazards=hazards, preemptible=wish.preemptible)
     known = for_sale(prices, cloud=wish.cloud, gpu=wish.gpu, region=wish.region)
     one_gpu = _one_gpu_rate(wish, rates)
     ways, notes = _ways(wish, known)
     works = [_work_s(wish, one.offer, one.machines, rates, one_gpu) for one in ways]
     _check_deadline(wish, works)
     options = tuple(
-        _option(wish, one, work_s, one_gpu) for one, work_s in zip(ways, works, strict=True)
+        _option(wish, one, work_s, one_gpu, beliefs)
+        for one, work_s in zip(ways, works, strict=True)
     )
     return Plan(
         wish=wish,
         options=options,
-        ranking=tuple(_ranking(wish, prices, rates, one_gpu)),
-        notes=(*notes, *_notes(wish, options, rates, one_gpu)),
+        ranking=tuple(_ranking(wish, prices, rates, one_gpu, beliefs)),
+        notes=(*notes, *_notes(wish, options, rates, one_gpu, beliefs, now_s)),
     )
 
 
@@ -169,6 +194,8 @@ def _ways(wish: Wish, known: Sequence[ForSale]) -> tuple[list[_Way], list[str]]:
     if chosen is not None:
         name = f"spot, {DEFAULT}"
         ways.append(_Way(name=name, machines=wish.gpus, offer=chosen, policy=DEFAULT))
+        name = f"spot, {_ANY_ZONE}"
+        ways.append(_Way(name=name, machines=wish.gpus, offer=chosen, policy=_ANY_ZONE))
     else:
         lacking.append(
             f"no machine with one {wish.gpu} is known with its spot and its on-demand price"
@@ -246,31 +273,17 @@ def _work_s(
     return wish.work_s * (one_gpu * wish.gpus) / (rate.samples_per_s * machines)
 
 
-def _option(wish: Wish, way: _Way, work_s: float, one_gpu: float | None) -> Option:
-    offer = way.offer
-    if way.policy:
-        assert offer.spot is not None
-        forecast = on_spot(
-            policy(way.policy),
-            spot=offer.spot,
-            on_demand=None if way.policy == _SPOT_ONLY else offer.on_demand,
-            nodes=way.machines,
-            work_s=work_s,
-            deadline_s=wish.deadline_s,
-            start_s=wish.start_s,
-        )
-    else:
-        assert offer.on_demand is not None
-        forecast = on_demand_only(
-            offer.on_demand, nodes=way.machines, work_s=work_s, start_s=wish.start_s
-        )
+def _option(
+    wish: Wish, way: _Way, work_s: float, one_gpu: float | None, beliefs: Beliefs
+) -> Option:
+    forecast = _forecast(wish, way, work_s, beliefs)
     if forecast.runs == 1 and forecast.end_s.middle > wish.deadline_s + 1e-6:
         forecast = dataclasses.replace(forecast, late_frac=1.0)
     samples = None if one_gpu is None else one_gpu * wish.gpus * wish.work_s
     return Option(
         name=way.name,
         machines=way.machines,
-        offer=offer,
+        offer=way.offer,
         policy=way.policy,
         work_s=work_s,
         forecast=forecast,
@@ -280,7 +293,32 @@ def _option(wish: Wish, way: _Way, work_s: float, one_gpu: float | None) -> Opti
     )
 
 
-def _ranking(wish: Wish, prices: PriceTable, rates: Rates, one_gpu: float | None) -> list[Ranked]:
+def _forecast(wish: Wish, way: _Way, work_s: float, beliefs: Beliefs) -> Forecast:
+    offer = way.offer
+    if not way.policy:
+        assert offer.on_demand is not None
+        return on_demand_only(
+            offer.on_demand, nodes=way.machines, work_s=work_s, start_s=wish.start_s
+        )
+    assert offer.spot is not None
+    on = SpotNodes(
+        spot=offer.spot,
+        on_demand=None if way.policy == _SPOT_ONLY else offer.on_demand,
+        nodes=way.machines,
+        start_s=wish.start_s,
+        cloud=offer.cloud,
+        limit_s=beliefs.survival(offer).limit_s,
+        losses=beliefs.losses(offer),
+    )
+    if way.policy == _ANY_ZONE:
+        anywhere = fleet_policy(_ANY_ZONE, beliefs.hazards)
+        return in_some_zone(anywhere, on, work_s=work_s, deadline_s=wish.deadline_s)
+    return on_spot(policy(way.policy), on, work_s=work_s, deadline_s=wish.deadline_s)
+
+
+def _ranking(
+    wish: Wish, prices: PriceTable, rates: Rates, one_gpu: float | None, beliefs: Beliefs
+) -> list[Ranked]:
     """Each type that can make up the GPUs, on each market at its cheapest region."""
     best: dict[tuple[str, str, bool], Ranked] = {}
     for offer in for_sale(prices, cloud=wish.cloud, region=wish.region):
@@ -297,7 +335,12 @@ def _ranking(wish: Wish, prices: PriceTable, rates: Rates, one_gpu: float | None
             if price is None:
                 continue
             usd_per_hour = machines * price.middle_usd_per_hour
-            restarts = expected_restarts(nodes=machines, start_s=wish.start_s) if spot else None
+            survival = beliefs.survival(offer)
+            restarts = (
+                expected_restarts(nodes=machines, start_s=wish.start_s, survival=survival)
+                if spot
+                else None
+            )
             work_usd = restarts.usd_per_work_hour(usd_per_hour) if restarts else usd_per_hour
             ranked = Ranked(
                 machines=machines,
@@ -319,7 +362,12 @@ def _ranking(wish: Wish, prices: PriceTable, rates: Rates, one_gpu: float | None
 
 
 def _notes(
-    wish: Wish, options: Sequence[Option], rates: Rates, one_gpu: float | None
+    wish: Wish,
+    options: Sequence[Option],
+    rates: Rates,
+    one_gpu: float | None,
+    beliefs: Beliefs,
+    now_s: float | None,
 ) -> Iterable[str]:
     """What the numbers rest on."""
     if wish.deadline_h is None:
@@ -331,15 +379,24 @@ def _notes(
         )
     elif not all((one.offer.cloud, one.offer.type.name) in rates for one in options):
         yield "types that were not measured are taken to be as fast as others with that GPU"
-    runs = max(one.forecast.runs for one in options)
-    yield (
-        f"spot: {runs} made-up markets that come and go as public traces of one zone do; a start "
-        f"takes {wish.start_s / 60:g} min, going on after all nodes were lost {ALL_LOST_S:.0f} s"
-    )
+    spot = [one for one in options if one.policy]
+    if spot:
+        runs = max(one.forecast.runs for one in spot)
+        yield (
+            f"spot: {max(1, runs // ZONES)} made-up regions of {ZONES} zones, where it comes and "
+            "goes as in public traces, for all machines at once; spot, "
+            f"{DEFAULT} and spot only stay in one zone, spot, {_ANY_ZONE} goes to any of them"
+        )
+        yield (
+            f"a start takes {wish.start_s / 60:g} min, going on after all nodes were lost "
+            f"{ALL_LOST_S:.0f} s; neither the start nor the notice was measured on a cloud"
+        )
+        yield from beliefs.notes(one.offer for one in spot)
     prices = [
         price
         for one in options
         for price in (one.offer.spot, one.offer.on_demand)
         if price is not None
     ]
-    yield f"prices: {'; '.join(sources(prices)) or 'of your file'}; disks and traffic are not in it"
+    told = "; ".join(sources(prices, now_s=now_s)) or "of your file"
+    yield f"prices: {told}; disks and traffic are not in it"

@@ -45,19 +45,22 @@ def expected_restarts(
         nodes: of the job; if one is lost the others wait for `SURVIVORS_S` and `JOINED_S`. A
             job of one node goes on from its checkpoint, after `ALL_LOST_S`.
         start_s: from asking for a node until it can join.
-        survival: of a node.
+        survival: of a node; its ``limit_s`` ends the longest lives.
 
     >>> expected_restarts(nodes=1, start_s=0).losses_per_hour
     0.25
     """
-    mean_s = survival.scale_s * math.gamma(1 + 1 / survival.shape)
     # Node-seconds that a loss costs: of the new node alone, and of all that wait.
     alone_s = start_s + (ALL_LOST_S if nodes == 1 else 0.0)
     waiting_s = 0.0 if nodes == 1 else nodes * (SURVIVORS_S + JOINED_S)
-    working_s = 0.0
+    mean_s = working_s = 0.0
     for index in range(_QUANTILES):
         life_s = survival.scale_s * (-math.log((index + 0.5) / _QUANTILES)) ** (1 / survival.shape)
+        life_s = min(life_s, survival.limit_s)
+        mean_s += life_s / _QUANTILES
         working_s += max(0.0, life_s - alone_s) / _QUANTILES
+    if math.isinf(survival.limit_s):
+        mean_s = survival.scale_s * math.gamma(1 + 1 / survival.shape)  # exact
     return Restarts(
         losses_per_hour=3600 / mean_s,
         works_frac=max(1e-3, (working_s - waiting_s) / mean_s),

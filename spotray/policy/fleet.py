@@ -22,6 +22,7 @@ class Place:
 
     market: Market  # of its spot nodes
     on_demand_usd_per_hour: float  # of the same node; on-demand is always to be had
+    limit_s: float = math.inf  # the cloud ends each spot node at that age: 24 h, if preemptible
 
     def __post_init__(self) -> None:
         if not self.market.spot:
@@ -31,6 +32,8 @@ class Place:
                 f"{self.market}: on_demand_usd_per_hour is {self.on_demand_usd_per_hour!r}: "
                 "give a number above 0"
             )
+        if not self.limit_s > 0:
+            raise ConfigError(f"{self.market}: limit_s is {self.limit_s!r}: give seconds above 0")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,13 @@
 """One job on several nodes over several zones, tick by tick, billed by the second.
 
 Where a zone holds fewer nodes than the job has there, the youngest go first, for the hazard of
-a node falls with its age. Most ticks change nothing, and cost a few microseconds.
+a node falls with its age. A node that would reach its place's limit within a tick goes at the
+start of the tick, with notice. Most ticks change nothing, and cost a few microseconds.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from spotray.errors import PolicyError, TraceError
@@ -33,6 +35,7 @@ class FleetOutcome:
     is_late: bool
     launches: int  # nodes
     preemptions: int  # nodes
+    at_limit: int  # of these, that were as old as their place lets them be
     restarts: int  # times that nobody was left of a group that had trained
     moves: int  # from region to region
     spot_node_s: float
@@ -120,6 +123,11 @@ class _Fleet:
         self._job, self._market, self._places = job, market, len(job.places)
         count = self._places
         self._clouds = [place.market.cloud for place in job.places]
+        self._limits = [
+            (index, place.limit_s)
+            for index, place in enumerate(job.places)
+            if math.isfinite(place.limit_s)
+        ]
         # Spot nodes of each place, then on-demand ones; the youngest last.
         self._cohorts: list[list[_Cohort]] = [[] for _ in range(2 * count)]
         self._held = [0] * (2 * count)
@@ -147,7 +155,7 @@ class _Fleet:
         self._usd = [0.0, 0.0]  # spot, on-demand
         self._node_s = [0.0, 0.0]
         self._free_usd = self._move_usd = 0.0
-        self._launches = self._preemptions = self._restarts = self._moves = 0
+        self._launches = self._preemptions = self._restarts = self._moves = self._at_limit = 0
         self._paused_s = self._redone_s = self._trained_s = 0.0
 
     # -- a tick, in this order -------------------------------------------------
@@ -162,10 +170,12 @@ class _Fleet:
         self._noticed = 0
         working = self._working
         silent = False
+        for place, limit_s in self._limits:
+            self._end_old(place, limit_s)
         for place in range(self._places):
             gone = self._held[place] - capacity[place]
             if gone > 0:
-                self._lost[place] = gone
+                self._lost[place] += gone
                 self._preemptions += gone
                 self._end_nodes(place, gone, taken=True)
                 if market.silent[tick][place]:
@@ -300,6 +310,22 @@ class _Fleet:
                 if not youngest.is_ready:
                     self._starting.remove(youngest)
 
+    def _end_old(self, place: int, limit_s: float) -> None:
+        """Those that would be too old before the next tick go."""
+        cohorts = self._cohorts[place]
+        while cohorts and cohorts[0].launched_s + limit_s < self._now_s + self._job.gap_s:
+            oldest = cohorts.pop(0)
+            self._pay(place, oldest.launched_s, oldest.count, taken=True)
+            if oldest.is_ready:
+                self._working -= oldest.count
+            else:
+                self._starting.remove(oldest)
+            self._held[place] -= oldest.count
+            self._lost[place] += oldest.count
+            self._noticed += oldest.count
+            self._preemptions += oldest.count
+            self._at_limit += oldest.count
+
     def _pay(self, index: int, launched_s: float, count: int, *, taken: bool) -> None:
         end_s = self._now_s if self._ended_s is None else self._ended_s
         end_s = max(end_s, launched_s)
@@ -399,6 +425,7 @@ class _Fleet:
             and (self._ended_s is None or self._ended_s > job.deadline_s + _DONE_S),
             launches=self._launches,
             preemptions=self._preemptions,
+            at_limit=self._at_limit,
             restarts=self._restarts,
             moves=self._moves,
             spot_node_s=self._node_s[0],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,7 @@ def load_zones(
     spot_usd_per_hour: float,
     cloud: str = "aws",
     instance_type: str = "node",
+    limit_s: float = math.inf,
 ) -> Zones:
     """One zone for each availability trace, all over the same time.
 
@@ -81,6 +83,8 @@ def load_zones(
             named as the zone's; without it spot costs ``spot_usd_per_hour`` everywhere.
         on_demand_usd_per_hour, spot_usd_per_hour: of one node.
         cloud, instance_type: of all zones.
+        limit_s: age at which the cloud ends a spot node, such as 24 h of Google's preemptible
+            machines; infinite: never.
 
     Raises:
         TraceError: a file is no trace, or another length or step than the others, or a price
@@ -108,6 +112,7 @@ def load_zones(
             Place(
                 market=Market(cloud=cloud, zone=zone, instance_type=instance_type, spot=True),
                 on_demand_usd_per_hour=on_demand_usd_per_hour,
+                limit_s=limit_s,
             )
             for zone in zones
         ),
@@ -161,6 +166,7 @@ def made_up_zones(
     gap_s: float = 300.0,
     cloud: str = "aws",
     instance_type: str = "node",
+    limit_s: float = math.inf,
 ) -> Zones:
     """As `load_zones`, of made-up regions: nothing is known of real markets from them."""
     found = generate_regions(
@@ -173,6 +179,7 @@ def made_up_zones(
             Place(
                 market=Market(cloud=cloud, zone=one.zone, instance_type=instance_type, spot=True),
                 on_demand_usd_per_hour=on_demand_usd_per_hour,
+                limit_s=limit_s,
             )
             for one in found
         ),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from spotray.errors import TraceError
+from spotray.errors import ConfigError, TraceError
 from spotray.policy.fleet import Place
 from spotray.sim.billing import Meter
 
@@ -41,6 +41,7 @@ class FleetMarket:
         Raises:
             TraceError: no place, or another number of ticks somewhere, or a value that cannot
                 be; the message names the zone and the tick.
+            ConfigError: a place whose nodes live no longer than a tick.
         """
         self.places, self.gap_s, self.notice_s = tuple(places), gap_s, notice_s
         if not 0 < gap_s < float("inf") or not 0 <= silent_frac <= 1 or not notice_s >= 0:
@@ -48,6 +49,12 @@ class FleetMarket:
                 f"gap_s is {gap_s!r}, silent_frac {silent_frac!r}, notice_s {notice_s!r}: give "
                 "seconds above 0, a part of 1, and seconds of at least 0"
             )
+        for place in self.places:
+            if not place.limit_s > gap_s:
+                raise ConfigError(
+                    f"{place.market.zone}: its nodes live {place.limit_s:g} s, a tick lasts "
+                    f"{gap_s:g} s: give shorter ticks"
+                )
         nodes, prices = _rows(self.places, capacity), _rows(self.places, usd_per_hour)
         if nodes.shape != prices.shape:
             raise TraceError(

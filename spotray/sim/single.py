@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from spotray.errors import PolicyError, TraceError
@@ -42,7 +43,12 @@ class Moment:
 
 
 def simulate(
-    policy: JobPolicy, job: Job, up: bytes, *, moments: list[Moment] | None = None
+    policy: JobPolicy,
+    job: Job,
+    up: bytes,
+    *,
+    limit_ticks: float = math.inf,
+    moments: list[Moment] | None = None,
 ) -> Outcome:
     """Run a job under a policy.
 
@@ -51,6 +57,8 @@ def simulate(
         job: what is to be done.
         up: one byte for each tick of ``job.gap_s``, from the job's start: 1 if spot can be
             had in it, else 0. See `spotray.sim.windows`.
+        limit_ticks: after so many the cloud ends a spot node whatever it has, as Google does
+            with preemptible machines after 24 hours; another one may start at once.
         moments: gets one entry a tick, if given.
 
     Raises:
@@ -69,13 +77,13 @@ def simulate(
     wait, spot, on_demand = _CHOICES
     view = JobView()
     ticks = [0, 0, 0]
-    starts = preemptions = 0
+    starts = preemptions = since_tick = 0
     done_s = overhead_left_s = 0.0
     running = wait
     ended_s: float | None = None
     for tick, byte in enumerate(up):
         has_spot = byte != 0
-        preempted = running is spot and not has_spot
+        preempted = running is spot and (not has_spot or tick - since_tick >= limit_ticks)
         if preempted:
             running = wait
             preemptions += 1
@@ -104,6 +112,7 @@ def simulate(
         ticks[choice] += 1
         if choice is not running:
             running = choice
+            since_tick = tick
             if choice is not wait:
                 starts += 1
                 overhead_left_s = overhead_s  # what was left of an earlier one is gone

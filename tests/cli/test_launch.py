@@ -9,7 +9,11 @@ import pytest
 
 from spotray.cli.launch import split
 from spotray.cli.main import main
+from spotray.clock import SystemClock
+from spotray.cloud.price_cache import PriceCache, Told
+from spotray.cloud.prices import Quote
 from spotray.errors import ConfigError
+from spotray.market.prices import SHIPPED_ON
 
 ROOT = Path(__file__).parents[2]
 G5 = str(ROOT / "cluster-configs" / "aws-g5-spot.yaml")
@@ -20,6 +24,7 @@ def _at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the checkout, whose files the configs name, with a home of its own."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -91,6 +96,34 @@ def test_own_prices_fill_the_gap(
     out = capsys.readouterr().out
     assert "with all 4 workers  $0.5000 to $0.9000 per hour" in out
     assert "prices  mine" in out
+
+
+def test_what_the_cloud_was_asked_wins_over_the_package_and_says_its_age(
+    work: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quotes = tuple(
+        Quote(
+            cloud="aws",
+            region="us-west-2",
+            zone="us-west-2a",
+            instance_type="g5.xlarge",
+            spot=True,
+            usd_per_hour=usd,
+            source="EC2 DescribeSpotPriceHistory",
+        )
+        for usd in (0.111, 0.222)
+    )
+    now_s = SystemClock().now_s()
+    told = Told(cloud="aws", region="us-west-2", at_s=now_s, types=("g5.xlarge",), quotes=quotes)
+    PriceCache().keep(told)
+    assert main(["launch", "--dry-run", "--workdir", work, G5, "train.py"]) == 0
+    out = capsys.readouterr().out
+    assert "0.111-" in out
+    assert "1.006-1.212" in out  # on demand as shipped: nobody asked
+    (line,) = [one for one in out.splitlines() if one.startswith("prices")]
+    assert "EC2 DescribeSpotPriceHistory" in line
+    assert "asked " in line
+    assert f"shipped {SHIPPED_ON}, " in line
 
 
 def test_a_dry_run_prints_the_same_as_json(work: str, capsys: pytest.CaptureFixture[str]) -> None:

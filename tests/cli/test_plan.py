@@ -24,10 +24,16 @@ def test_it_compares_the_ways_and_says_what_the_numbers_rest_on(
     assert main(JOB) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "4 h of work on 4 A10G, to be done in 6 h"
-    ways = [line.split("  ")[1].strip() for line in lines[2:6]]
-    assert ways == ["on-demand", "on-demand", "spot, lookahead", "spot only"]
+    ways = [line.split("  ")[1].strip() for line in lines[2:7]]
+    assert ways == [
+        "on-demand",
+        "on-demand",
+        "spot, lookahead",
+        "spot, multi-zone",
+        "spot only",
+    ]
     assert any(line.startswith("note  prices: skypilot-catalog") for line in lines)
-    assert any("made-up markets" in line for line in lines)
+    assert any("made-up regions of 3 zones" in line for line in lines)
     assert "(" in lines[4]  # a range, not one number
     assert "(" not in lines[2]
 

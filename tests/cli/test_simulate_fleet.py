@@ -83,6 +83,33 @@ def test_a_book_of_ones_own_nodes_changes_where_it_goes(
         assert f"0.00 USD  2 in {zone} at " in capsys.readouterr().out
 
 
+def test_nodes_end_at_the_limit_that_is_given_or_that_the_book_shows(
+    zones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["simulate", str(zones), *SMALL, "--policy", "multi-zone", "--cloud", "gcp"]
+    ended = [
+        NodeLife(
+            market="gcp/us-central1-a/n1/spot",
+            name=f"node-{index}",
+            start_s=0.0,
+            seconds=86400.0,
+            ended=True,
+        )
+        for index in range(3)
+    ]
+    LivesBook(Store.at(tmp_path / "book")).put("here", ended)
+    told = {}
+    for more in ("", "--node-limit=2", f"--book={tmp_path / 'book'}"):
+        assert main([*asked, *filter(None, [more])]) == 0
+        told[more] = capsys.readouterr().out.splitlines()[0]
+    lines = list(told.values())
+    assert "ends after" not in lines[0]
+    assert lines[1:] == [f"every spot node ends after {hours} h at most" for hours in (2, 24)]
+    assert main([*asked, "--node-limit=0.5", "--json"]) == 0
+    (one, *_) = json.loads(capsys.readouterr().out)["jobs"]
+    assert one["outcome"]["at_limit"] > 0
+
+
 def test_why_tells_each_change_of_the_first_job(
     zones: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,6 +125,8 @@ def test_why_tells_each_change_of_the_first_job(
         (["--deadline", "2"], "2.00 h cannot be met even on on-demand: 2 nodes"),
         (["--speeds", "1,x"], "--speeds is '1,x': give numbers with commas"),
         (["--speeds", "2,1"], "speeds[2] is 1.0"),
+        (["--node-limit", "0"], "--node-limit is 0: give hours above 0"),
+        (["--node-limit", "0.1"], "us-east-1a: its nodes live 360 s, a tick lasts 600 s"),
         (["--silent", "2"], "--silent is 2.0"),
         (["--policy", "greedy"], "unknown policy 'greedy' for several nodes"),
         (["--spot-price", "-1"], "us-east-1a: its price at tick 0 is -1"),

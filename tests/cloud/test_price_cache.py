@@ -8,6 +8,7 @@ import pytest
 from spotray.cloud.price_cache import PriceCache, Told
 from spotray.cloud.prices import Quote
 from spotray.errors import ConfigError
+from spotray.market.prices import PriceTable
 
 
 def quote(name: str, usd: float, *, zone: str = "us-east-1a", spot: bool = True) -> Quote:
@@ -79,3 +80,19 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 def test_a_price_that_is_none_is_no_quote(usd: float) -> None:
     with pytest.raises(ConfigError, match="no price is such"):
         quote("a", usd)
+
+
+def test_what_was_asked_counts_while_it_is_newer_than_what_is_shipped(tmp_path: Path) -> None:
+    shipped = PriceTable.bundled()
+    before = shipped.find("aws", "us-east-1", "g5.xlarge", spot=True)
+    assert before is not None
+    assert before.known_s is not None
+    for later_s, usd in ((-1.0, before.low_usd_per_hour), (1.0, 0.123)):
+        cache = PriceCache(tmp_path / f"{later_s:g}")
+        cache.keep(told(before.known_s + later_s, quote("g5.xlarge", 0.123), quote("new", 0.5)))
+        known = cache.known()
+        price = known.find("aws", "us-east-1", "g5.xlarge", spot=True)
+        assert price is not None
+        assert price.low_usd_per_hour == usd
+        assert known.find("aws", "us-east-1", "new", spot=True) is not None
+        assert len(known.rows) == len(shipped.rows) + 1

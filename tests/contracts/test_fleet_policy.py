@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import pytest
@@ -24,6 +25,8 @@ def places(cloud: str) -> tuple[Place, ...]:
         Place(
             market=Market(cloud=cloud, zone=zone, instance_type="node", spot=True),
             on_demand_usd_per_hour=3.0 + index,
+            # Shorter than the job, so that a limit is among the cases.
+            limit_s=3600.0 if cloud == "gcp" else math.inf,
         )
         for index, zone in enumerate(ZONES)
     )

@@ -4,7 +4,7 @@ import pytest
 
 from spotray.errors import ConfigError
 from spotray.market import catalog
-from spotray.market.prices import PriceRange, PriceTable, sources
+from spotray.market.prices import SHIPPED_ON, PriceRange, PriceTable, sources
 
 HEAD = "cloud,region,instance_type,kind,usd_low,usd_high,date,source\n"
 
@@ -91,3 +91,43 @@ def test_nothing_that_is_bundled_is_doubtful() -> None:
 def test_a_cell_in_quotes_may_have_a_comma() -> None:
     table = PriceTable.parse(HEAD + 'aws,r,t,spot,1,2,today,"me, myself"\n', name="own.csv")
     assert table.rows["aws", "r", "t", True].source == "me, myself"
+
+
+def priced(usd: float, **more: object) -> PriceTable:
+    price = PriceRange(low_usd_per_hour=usd, high_usd_per_hour=usd, source="s", **more)  # type: ignore[arg-type]
+    return PriceTable(rows={("aws", "us-east-1", "g5.xlarge", True): price})
+
+
+@pytest.mark.parametrize(
+    ("mine_s", "theirs_s", "usd"),
+    [(200.0, 100.0, 1.0), (100.0, 200.0, 2.0), (100.0, 100.0, 1.0), (0.0, None, 1.0)],
+)
+def test_of_two_tables_the_newer_price_counts(
+    mine_s: float, theirs_s: float | None, usd: float
+) -> None:
+    found = priced(1.0, known_s=mine_s).newest(priced(2.0, known_s=theirs_s))
+    (price,) = found.rows.values()
+    assert price.low_usd_per_hour == usd
+
+
+def test_what_only_one_table_knows_is_kept_however_old() -> None:
+    other = PriceTable(rows={("gcp", "r", "t", True): next(iter(priced(3.0).rows.values()))})
+    assert len(priced(1.0, known_s=0.0).newest(other).rows) == 2
+    assert len(other.newest(priced(1.0, known_s=0.0)).rows) == 2
+
+
+def test_a_source_says_its_age_and_whether_it_came_with_the_package() -> None:
+    shipped = PriceTable.bundled().find("aws", "us-east-1", "g5.xlarge", spot=True)
+    assert shipped is not None
+    assert shipped.known_s is not None
+    now_s = shipped.known_s + 40.5 * 86400
+    (told,) = sources([shipped], now_s=now_s)
+    assert told.endswith(f", shipped {SHIPPED_ON}, 40 days ago")
+    assert sources([shipped]) == [f"{shipped.source} {shipped.date}"]
+    ages = {}
+    for age_s in (-5.0, 600.0, 3 * 3600.0, 5 * 86400.0):
+        asked = next(iter(priced(1.0, known_s=now_s - age_s).rows.values()))
+        (ages[age_s],) = sources([asked], now_s=now_s)
+    assert list(ages.values()) == [
+        f"s, asked {age} ago" for age in ("0 min", "10 min", "3 h", "5 days")
+    ]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from spotray.errors import TraceError
-from spotray.market.regions import MadeUpZone, generate_regions
+from spotray.market.regions import MadeUpZone, generate_regions, generate_ups
 
 DAY = 24 * 3600.0
 
@@ -93,3 +95,22 @@ def test_a_world_cannot_be_made_of_nonsense(wrong: dict[str, float]) -> None:
     asked = {"regions": 1, "zones": 1, "nodes": 1, "duration_s": DAY} | wrong
     with pytest.raises(TraceError, match=f"{next(iter(wrong))}={next(iter(wrong.values()))}"):
         generate_regions(0, **asked)  # type: ignore[arg-type]
+
+
+def test_one_region_alone_is_lost_as_often_as_is_asked() -> None:
+    asked = {"zones": 3, "duration_s": 20 * DAY, "gap_s": 600.0}
+    runs = {}
+    for losses in (0.2, 1.0, 5.0):
+        up = generate_ups(1, losses=losses, **asked)  # type: ignore[arg-type]
+        assert (up == generate_ups(1, losses=losses, **asked)).all()  # type: ignore[arg-type]
+        assert up.shape == (2880, 3)
+        lost = (up[:-1] & ~up[1:]).sum()
+        runs[losses] = lost / up.sum()
+    assert runs[0.2] < runs[1.0] / 2 < runs[1.0] < runs[5.0] / 2
+
+
+@pytest.mark.parametrize("wrong", [{"zones": 0}, {"losses": 0.0}, {"duration_s": math.inf}])
+def test_a_region_cannot_be_made_of_nonsense(wrong: dict[str, float]) -> None:
+    asked = {"zones": 1, "duration_s": DAY, "gap_s": 600.0} | wrong
+    with pytest.raises(TraceError, match=f"{next(iter(wrong))}={next(iter(wrong.values()))}"):
+        generate_ups(0, **asked)  # type: ignore[arg-type]

@@ -31,6 +31,13 @@ def test_work_on_what_is_lost_often_costs_more_than_its_price() -> None:
     assert often.usd_per_work_hour(1.0) > 1.2 > 1.01 > seldom.usd_per_work_hour(1.0) > 1.0
 
 
+def test_an_age_at_which_nodes_end_bounds_their_lives() -> None:
+    survival = Weibull(shape=0.5, scale_s=1e7, limit_s=7200.0)
+    found = expected_restarts(nodes=1, start_s=360.0, survival=survival)
+    assert found.losses_per_hour == pytest.approx(0.5, rel=0.02)
+    assert found.works_frac == pytest.approx(1 - (360 + ALL_LOST_S) / 7200, abs=0.01)
+
+
 @given(
     nodes=st.integers(1, 64),
     start_s=st.floats(0, 7200),

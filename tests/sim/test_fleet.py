@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -349,3 +350,62 @@ def test_a_place_is_a_spot_market_with_a_price() -> None:
         Place(market=A.market.on_demand(), on_demand_usd_per_hour=1.0)
     with pytest.raises(ConfigError, match="on_demand_usd_per_hour is 0"):
         place("us-east-1a", on_demand=0.0)
+
+
+def preemptible(zone: str, limit_s: float = HOUR, cloud: str = "gcp") -> Place:
+    return dataclasses.replace(place(zone, cloud=cloud), limit_s=limit_s)
+
+
+def test_a_node_ends_at_its_limit_and_is_paid_for_until_then() -> None:
+    places = (preemptible("us-central1-a"), preemptible("us-central1-b"))
+    policy = Scripted([(1, 0)])
+    ticks = 26  # 2 h 10 min
+    outcome = simulate_fleet(
+        policy, job(places=places), market([1] * ticks, [1] * ticks, places=places)
+    )
+    lost = [tick for tick, saw in enumerate(policy.saw) if any(saw["lost"])]
+    assert lost == [12, 24]
+    assert policy.saw[12]["on_spot"] == [0, 0]
+    assert (outcome.preemptions, outcome.at_limit, outcome.launches) == (2, 2, 3)
+    assert outcome.spot_node_s == ticks * GAP
+    assert outcome.restarts == 2
+    assert outcome.redone_s == 0  # it was announced
+
+
+def test_the_oldest_reach_their_limit_and_the_younger_ones_train_on() -> None:
+    places = (preemptible("us-central1-a"), preemptible("us-central1-b"))
+    policy = Scripted([(1, 0)] * 3 + [(2, 0)] * 9 + [(1, 0)])
+    outcome = simulate_fleet(policy, job(places=places), market([2] * 15, [2] * 15, places=places))
+    assert policy.saw[12]["lost"] == [1, 0]
+    assert policy.saw[12]["working"] == 1
+    assert (outcome.at_limit, outcome.launches, outcome.restarts) == (1, 2, 0)
+    assert outcome.ended_s is None
+
+
+def test_a_node_does_not_outlive_its_limit_within_a_tick() -> None:
+    places = (preemptible("us-central1-a", 1000.0), preemptible("us-central1-b", 1000.0))
+    policy = Scripted([(1, 0)])
+    outcome = simulate_fleet(policy, job(places=places), market([1] * 6, [1] * 6, places=places))
+    assert [tick for tick, saw in enumerate(policy.saw) if any(saw["lost"])] == [3]
+    assert outcome.at_limit == 1
+
+
+def test_capacity_and_limit_in_one_tick_take_each_node_once() -> None:
+    places = (preemptible("us-central1-a"), preemptible("us-central1-b"))
+    policy = Scripted([(1, 0)] * 3 + [(3, 0)] * 9 + [(0, 0)])
+    capacity = [3] * 12 + [1, 1]
+    outcome = simulate_fleet(policy, job(places=places), market(capacity, [0] * 14, places=places))
+    assert policy.saw[12]["lost"] == [2, 0]
+    assert (outcome.preemptions, outcome.at_limit) == (2, 1)
+
+
+@pytest.mark.parametrize("limit_s", [0.0, -1.0, float("nan")])
+def test_a_limit_that_is_none_is_refused(limit_s: float) -> None:
+    with pytest.raises(ConfigError, match="limit_s is"):
+        preemptible("us-central1-a", limit_s)
+
+
+def test_nodes_that_live_no_longer_than_a_tick_are_refused() -> None:
+    places = (preemptible("us-central1-a", GAP), B)
+    with pytest.raises(ConfigError, match="us-central1-a: its nodes live 300 s, a tick lasts 300"):
+        market([1], [1], places=places)

@@ -164,3 +164,19 @@ def test_a_policy_that_fails_to_begin_is_named() -> None:
 def test_a_job_that_cannot_be_is_refused_in_one_line(changes: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         job(**changes)
+
+
+def test_a_spot_node_ends_at_its_limit_though_there_is_spot() -> None:
+    policy = Scripted([S] * 20)
+    outcome = simulate(policy, job(work_s=6000.0), b"\1" * 20, limit_ticks=4)
+    lost = [seen["tick"] for seen in policy.saw if seen["preempted"]]
+    assert lost == [4, 8, 12]
+    assert outcome.preemptions == 3
+    assert outcome.starts == 4  # each with its overhead of a tick and a half
+    assert [seen["done_s"] for seen in policy.saw if seen["preempted"]] == [1500, 3000, 4500]
+
+
+def test_an_on_demand_node_has_no_limit() -> None:
+    policy = Scripted([D] * 20)
+    outcome = simulate(policy, job(work_s=6000.0), b"\1" * 20, limit_ticks=4)
+    assert (outcome.preemptions, outcome.starts) == (0, 1)
