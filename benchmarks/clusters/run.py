@@ -75,7 +75,7 @@ JOB_EVENTS = {
 
 def _stock(cloud: Cloud) -> Cluster:
     # Its file names the profiles that ours makes, so that both have the same rights.
-    Cluster(cloud)
+    cloud.run("spotray", "cluster", "prepare", Cluster(cloud).file)
     return Cluster(cloud, file=STOCK)
 
 
