@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import bench
-from tests.emulated.cloud import Cloud, emulated_cloud, wait_for
+from tests.emulated.cloud import Cloud, emulated_cloud
 from tests.emulated.cluster import Cluster, Job
-from tests.emulated.losses import Loss, lose
+from tests.emulated.losses import Loss, Return, lose, return_to_spot
 
 NO_CAPACITY = "InsufficientInstanceCapacity"
 ZONE = "us-west-2a"
@@ -20,37 +19,45 @@ ZONE = "us-west-2a"
 EAGER = "{name: spot-first, cooldown_s: 1, cooldown_max_s: 2}"
 STEPS = 100_000  # more than anybody waits for; each takes half a second
 NOTICE_S = 30.0
+TAKEN_AFTER_S = 6.0  # Ray has listed it by then; of one that it never listed it waits 10 min
 _LIMIT_S = 300.0
 _BACK_S = 1200.0  # the default's cool-downs are minutes
 
 
-def as_configured(folder: Path, *, repeat: int) -> list[dict[str, Any]]:
+def as_configured(folder: Path, *, repeat: int) -> Iterator[dict[str, Any]]:
     """A notice, then all spot out and back: a row for each, with the rendered file as it is."""
-    rows = []
     with _job(folder / "log") as (cloud, _, job):
+        before = _Before.now(cloud, job)
         noticed = lose(cloud, job, notice_s=NOTICE_S, timeout_s=_LIMIT_S)
-        rows.append(_row("notice", job, repeat=repeat, losses=[noticed]))
+        yield _row("notice", cloud, job, noticed, before, repeat=repeat)
         cloud.do("refuse", code=NO_CAPACITY, spot=True)
-        lost = [lose(cloud, job, timeout_s=_LIMIT_S) for _ in range(2)]
-        rows.append(_row("outage", job, repeat=repeat, losses=lost[:1]))
-        rows.append(_return(cloud, job, repeat=repeat))
-    return rows
+        for event in ("outage", "outage, the other"):
+            before = _Before.now(cloud, job)
+            lost = lose(cloud, job, timeout_s=_LIMIT_S)
+            yield _row(event, cloud, job, lost, before, repeat=repeat)
+        before = _Before.now(cloud, job)
+        back = return_to_spot(cloud, job, timeout_s=_BACK_S)
+        yield _row("return", cloud, job, back, before, repeat=repeat)
 
 
-def in_a_row(folder: Path, *, count: int) -> list[dict[str, Any]]:
-    """So many preemptions of one zone, every other one announced: a row for all of them."""
-    losses: list[Loss] = []
+def in_a_row(folder: Path, *, count: int) -> Iterator[dict[str, Any]]:
+    """So many preemptions of one zone, every other one announced, then spot that never lasts.
+
+    A row for each.
+    """
     new = ("--zones", ZONE)
     with _job(folder / "log", new=new, policy=EAGER) as (cloud, cluster, job):
-        calls = len(cloud.launches())
         for number in range(count):
+            before = _Before.now(cloud, job)
             notice_s = NOTICE_S if number % 2 else 0.0
-            losses.append(lose(cloud, job, notice_s=notice_s, timeout_s=_LIMIT_S))
-            cluster.wait_for_progress(after_s=losses[-1].at_s)
-            bench.say(f"    {number + 1} of {count}: {losses[-1].told()}")
-        row = _row("in a row", job, repeat=0, losses=losses)
-        made = cloud.launches()[calls:]
-    return [row | {"calls": len(made), "refused": sum(bool(one["error"]) for one in made)}]
+            lost = lose(cloud, job, notice_s=notice_s, timeout_s=_LIMIT_S)
+            cluster.wait_for_progress(after_s=lost.at_s)
+            event = f"in a row, {'notice' if notice_s else 'silent'}"
+            yield _row(event, cloud, job, lost, before, repeat=number)
+        before = _Before.now(cloud, job)
+        cloud.do("take", after_s=TAKEN_AFTER_S)
+        lost = lose(cloud, job, timeout_s=_LIMIT_S)
+        yield _row("taken", cloud, job, lost, before, repeat=0)
 
 
 @contextmanager
@@ -65,51 +72,43 @@ def _job(log: Path, **cluster: Any) -> Iterator[tuple[Cloud, Cluster, Job]]:
         yield cloud, made, job
 
 
-def _return(cloud: Cloud, job: Job, *, repeat: int) -> dict[str, Any]:
-    """Spot is there again: until all workers are on it."""
-    cloud.do("allow")
-    at_s, calls, step = time.time(), len(cloud.launches()), job.step
-    wait_for(
-        lambda: [one["spot"] for one in cloud.workers()] == [True, True],
-        "spot nodes in the place of the on-demand ones",
-        timeout_s=_BACK_S,
-    )
-    joined_s = job.wait_for_hosts(2, after_s=time.time(), timeout_s=_LIMIT_S)
-    made = cloud.launches()[calls:]
-    back = Loss(gone={}, at_s=at_s, notice_s=0.0, step=step, calls=made[:1], joined_s=joined_s)
-    row = _row("return", job, repeat=repeat, losses=[back])
-    return row | {"calls": len(made), "refused": sum(bool(one["error"]) for one in made)}
+@dataclass(frozen=True)
+class _Before:
+    """Where things stood before an event."""
+
+    calls: int
+    step: int
+
+    @classmethod
+    def now(cls, cloud: Cloud, job: Job) -> _Before:
+        return cls(calls=len(cloud.launches()), step=job.step)
 
 
-def _row(event: str, job: Job, *, repeat: int, losses: list[Loss]) -> dict[str, Any]:
-    """Medians, if there was more than one loss."""
-    launch = bench.spread(one.launch_s for one in losses)
-    back = bench.spread(one.back_s for one in losses)
-    assert launch is not None
-    assert back is not None
-    first = losses[0]
-    after_s = first.calls[-1]["at_s"] - first.refused[0]["at_s"] if first.refused else None
-    steps = [*(one.step for one in losses), job.step]
+def _row(
+    event: str, cloud: Cloud, job: Job, what: Loss | Return, before: _Before, *, repeat: int
+) -> dict[str, Any]:
+    """What an event led to, up to now."""
+    made = cloud.launches()[before.calls :]
+    refused = [one for one in made if one["error"]]
+    launched = [one for one in made if not one["error"]]
     row = {
         "system": "spotray",
         "event": f"job, {event}",
         "repeat": repeat,
-        "limit_s": _LIMIT_S,
-        "notice_s": max(one.notice_s for one in losses),
-        "losses": len(losses),
-        "calls": sum(len(one.calls) for one in losses),
-        "refused": sum(len(one.refused) for one in losses),
-        "launch_s": launch.median,
-        "after_refusal_s": after_s,
-        "back_s": back.median,
-        "back_most_s": back.high,
-        "on_demand": not losses[-1].calls[-1]["spot"],
-        "least_steps": min(later - earlier for earlier, later in pairwise(steps)),
+        "limit_s": _LIMIT_S if isinstance(what, Loss) else _BACK_S,
+        "notice_s": what.notice_s if isinstance(what, Loss) else 0.0,
+        "calls": len(made),
+        "refused": len(refused),
+        "launch_s": what.launch_s,
+        "after_refusal_s": launched[0]["at_s"] - refused[0]["at_s"] if refused else None,
+        "back_s": what.back_s,
+        "on_demand": not launched[-1]["spot"],
+        "steps": job.step - before.step,
         "steps_back": job.steps_back,
     }
     bench.say(
-        f"    job, {event}: {launch.median:.1f} s to the launch, {back.median:.1f} s to the first "
-        f"step of both; {row['calls']} calls, {row['refused']} refused, "
-        f"{row['steps_back']} steps back"
+        f"    job, {event}: {what.launch_s:.1f} s to the launch, {what.back_s:.1f} s until both "
+        f"step; {row['calls']} calls, {row['refused']} refused, {row['steps']} steps, "
+        f"{row['steps_back']} back"
     )
     return row

@@ -10,22 +10,22 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import bench
 from benchmarks.clusters import job
-from benchmarks.clusters.job import NO_CAPACITY, NOTICE_S
+from benchmarks.clusters.job import NO_CAPACITY, NOTICE_S, TAKEN_AFTER_S
 from tests.emulated.cloud import Cloud, emulated_cloud, wait_for
 from tests.emulated.cluster import Cluster, Demand
 from tests.emulated.needs import missing
 
 START_LIMIT_S = 180.0
 STOCK = "benchmarks/clusters/stock.yaml"
-TAKEN_AFTER_S = 6.0  # Ray has listed it by then; of one that it never listed it waits 10 min
 IN_A_ROW = 20
+PARTS = ("worker", "job", "row")
 _SETTLE_S = 3.0  # a new worker's agent is up then, and Ray has looked at it once
 
 
@@ -64,15 +64,18 @@ EVENTS = {
 }
 JOB_EVENTS = {
     "job, notice": "a notice of 30 s",
-    "job, outage": "no spot anywhere",
+    "job, outage": "a worker is lost, and there is no spot anywhere",
+    "job, outage, the other": "the other one as well",
     "job, return": "spot is back, until no worker is on demand",
-    "job, in a row": "preemptions of one zone in a row",
+    "job, in a row, silent": "one zone: lost without a word",
+    "job, in a row, notice": "one zone: a notice of 30 s",
+    "job, taken": "one zone: a worker is lost, and all spot is taken at once",
 }
 
 
 def _stock(cloud: Cloud) -> Cluster:
     # Its file names the profiles that ours makes, so that both have the same rights.
-    Cluster(cloud)
+    cloud.run("spotray", "cluster", "prepare", Cluster(cloud).file)
     return Cluster(cloud, file=STOCK)
 
 
@@ -80,9 +83,8 @@ SYSTEMS: dict[str, Callable[[Cloud], Cluster]] = {"ray": _stock, "spotray": Clus
 TITLES = {"ray": "type: aws", "spotray": "spotray"}
 
 
-def measure(system: str, *, repeat: int, limit_s: float) -> list[dict[str, Any]]:
+def measure(system: str, *, repeat: int, limit_s: float) -> Iterator[dict[str, Any]]:
     """All events, one after the other, on one cluster; a row for each."""
-    rows = []
     with emulated_cloud() as cloud, tempfile.TemporaryDirectory() as folder:
         cloud.do("make_bucket", name="emulated")
         cluster = SYSTEMS[system](cloud)
@@ -94,10 +96,10 @@ def measure(system: str, *, repeat: int, limit_s: float) -> list[dict[str, Any]]
         for name, event in EVENTS.items():
             _on_spot(cloud, cluster, demand)
             row = _go_through(cloud, demand, event, limit_s=limit_s)
-            rows.append({"system": system, "event": name, "repeat": repeat, **row})
-            bench.say(f"    {name}: {_told(rows[-1])}")
+            row |= {"system": system, "event": name, "repeat": repeat}
+            bench.say(f"    {name}: {_told(row)}")
+            yield row
         demand.end()
-    return rows
 
 
 def _on_spot(cloud: Cloud, cluster: Cluster, demand: Demand) -> None:
@@ -142,16 +144,39 @@ def _go_through(cloud: Cloud, demand: Demand, event: Event, *, limit_s: float) -
     }
 
 
-def measure_job(path: Path, rows: list[dict[str, Any]], *, repeats: int, in_a_row: int) -> None:
-    """All that the job goes through; rows are written as they come."""
+def parts(
+    only: Sequence[str], *, systems: Sequence[str], repeats: int, limit_s: float, in_a_row: int
+) -> Iterator[tuple[str, Iterator[dict[str, Any]]]]:
+    """A cluster each: what it is for, and its rows as they come."""
     with tempfile.TemporaryDirectory() as folder:
         for repeat in range(repeats):
-            bench.say(f"a job of two workers ({repeat + 1}/{repeats})")
-            rows += job.as_configured(Path(folder), repeat=repeat)
-            bench.write_rows(path, rows)
-        bench.say(f"a job of two workers: {in_a_row} preemptions in a row")
-        rows += job.in_a_row(Path(folder), count=in_a_row)
-        bench.write_rows(path, rows)
+            told = f"({repeat + 1}/{repeats})"
+            for system in systems if "worker" in only else ():
+                title = f"one worker, {TITLES[system]} {told}"
+                yield title, measure(system, repeat=repeat, limit_s=limit_s)
+            if "job" in only:
+                title = f"a job of two workers {told}"
+                yield title, job.as_configured(Path(folder), repeat=repeat)
+        if "row" in only:
+            title = f"a job of two workers: {in_a_row} preemptions in a row"
+            yield title, job.in_a_row(Path(folder), count=in_a_row)
+
+
+def collect(
+    found: Iterable[tuple[str, Iterable[bench.Row]]], path: Path, rows: list[bench.Row]
+) -> bool:
+    """Add all rows to ``rows`` and to a file as they come; whether no part was broken off."""
+    whole = True
+    for title, made in found:
+        bench.say(title)
+        try:
+            for row in made:
+                rows.append(row)
+                bench.write_rows(path, rows)
+        except (AssertionError, RuntimeError) as exc:  # of one cluster; the next is another one
+            whole = False
+            bench.say(f"{title}: broken off: {exc}")
+    return whole
 
 
 def _only(workers: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -188,11 +213,13 @@ def job_summary(rows: Sequence[bench.Row]) -> str:
     """A line for each event of the job."""
     lines = []
     for (event,), group in bench.by_key(_of(JOB_EVENTS, rows), "event").items():
-        columns = [("launch_s", 1), ("back_s", 1), ("losses", 0), ("calls", 0), ("refused", 0)]
-        columns += [("least_steps", 0), ("steps_back", 0)]
-        lines.append([event, *(_text(group, column, digits) for column, digits in columns)])
-    head = ["event", "launch s", "step of both s", "losses", "calls", "refused"]
-    return bench.table([*head, "least steps between", "steps back"], lines)
+        columns = [("launch_s", 1), ("back_s", 1), ("calls", 0), ("refused", 0)]
+        columns += [("after_refusal_ms", 0), ("steps", 0), ("steps_back", 0)]
+        values = [{**row, **_in_ms(row)} for row in group]
+        texts = (_text(values, column, digits) for column, digits in columns)
+        lines.append([event, f"{len(group)}", *texts])
+    head = ["event", "times", "launch s", "step of both s", "calls", "refused", "to on-demand ms"]
+    return bench.table([*head, "steps", "steps back"], lines)
 
 
 def _of(events: Iterable[str], rows: Sequence[bench.Row]) -> list[bench.Row]:
@@ -247,34 +274,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="N",
         help=f"preemptions of one zone; default: {IN_A_ROW}, with --quick 4",
     )
-    parser.add_argument("--only", choices=("worker", "job"), help="default: both")
+    parser.add_argument("--only", type=bench.names(PARTS), default=PARTS, metavar=",".join(PARTS))
     arguments = parser.parse_args(argv)
     if words := missing():
         print(f"not measured: an emulated cloud {words}")
         return 0
-    repeats = arguments.repeat or (1 if arguments.quick else 3)
-    limit_s = float(arguments.limit or (60 if arguments.quick else 90))
     bench.end_like_ctrl_c()
-    rows: list[dict[str, Any]] = []
-    ended = False
+    rows: list[bench.Row] = []
+    found = parts(
+        arguments.only,
+        systems=arguments.systems,
+        repeats=arguments.repeat or (1 if arguments.quick else 3),
+        limit_s=float(arguments.limit or (60 if arguments.quick else 90)),
+        in_a_row=arguments.in_a_row or (4 if arguments.quick else IN_A_ROW),
+    )
     try:
-        for repeat in range(repeats):
-            for system in arguments.systems if arguments.only != "job" else ():
-                bench.say(f"{TITLES[system]} ({repeat + 1}/{repeats})")
-                rows += measure(system, repeat=repeat, limit_s=limit_s)
-                bench.write_rows(arguments.json, rows)
-        if arguments.only != "worker":
-            in_a_row = arguments.in_a_row or (4 if arguments.quick else IN_A_ROW)
-            measure_job(arguments.json, rows, repeats=repeats, in_a_row=in_a_row)
-        ended = True
+        code = 0 if collect(found, arguments.json, rows) else 1
     except KeyboardInterrupt:
+        code = 130
         bench.say("interrupted: the cloud is gone; the rows so far are kept")
     print(summary(rows))
     print(job_summary(rows))
     print(bench.machine())
     drawn = arguments.json.with_suffix(".svg")
     print(f"rows: {arguments.json}" + (f", picture: {drawn}" if picture(drawn, rows) else ""))
-    return 0 if ended else 130
+    return code
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``spotray cluster``: write a cluster's YAML, check any, and prepare an account for it."""
+"""``spotray cluster``: write a cluster's YAML, check any, and what belongs to its life."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spotray.cli import cluster_bake, cluster_disks
+from spotray.cli import cluster_bake, cluster_disks, cluster_up
 
 if TYPE_CHECKING:
     from spotray.cluster.spec import ClusterSpec
@@ -22,8 +22,9 @@ def add_parser(subparsers: Any) -> None:
     """Register the command."""
     parser = subparsers.add_parser(
         "cluster",
-        help="write the YAML of a cluster for `ray up`, or check one",
-        description="Write the YAML of a cluster for `ray up`, check any, prepare an account.",
+        help="write the YAML of a cluster, check one, bring it up and down",
+        description="Write the YAML of a cluster for `ray up`, check any, prepare an account, "
+        "bring a cluster up and take it down.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_new(commands)
@@ -36,6 +37,7 @@ def add_parser(subparsers: Any) -> None:
     )
     one.add_argument("file", metavar="FILE", help="the cluster's YAML")
     one.set_defaults(run=run_prepare)
+    cluster_up.add_parser(commands)
     cluster_disks.add_parser(commands)
     cluster_bake.add_parser(commands)
 

@@ -36,14 +36,8 @@ def needs_of(config: Mapping[str, Any]) -> Needs:
     """
     if cloud_of(config) != "aws":
         raise ConfigError("nothing is to be prepared: only clusters on AWS need it")
-    region = mapping(config, "provider").get("region")
-    if not isinstance(region, str):
-        raise ConfigError("provider.region is missing: write it")
-    profiles, groups = set(), []
-    for one in node_types(config):
-        profiles.add(mapping(one.config, "IamInstanceProfile").get("Name"))
-        group = mapping(one.config, "Placement").get("GroupName")
-        groups += [group] if isinstance(group, str) else []
+    region = region_of(config)
+    profiles = {mapping(one.config, "IamInstanceProfile").get("Name") for one in node_types(config)}
     buckets = tuple(dict.fromkeys(_BUCKET.findall(json.dumps(config, default=str))))
     for bucket in buckets:
         if bucket in PLACEHOLDERS:
@@ -56,9 +50,27 @@ def needs_of(config: Mapping[str, Any]) -> Needs:
         head_profile=HEAD_PROFILE if HEAD_PROFILE in profiles else None,
         worker_profile=WORKER_PROFILE if WORKER_PROFILE in profiles else None,
         buckets=buckets,
-        placement_groups=tuple(dict.fromkeys(groups)),
+        placement_groups=placement_groups(config),
         data_disks=any(disk_of(config, one.name) for one in node_types(config)),
     )
+
+
+def region_of(config: Mapping[str, Any]) -> str:
+    """Where a cluster's YAML wants it.
+
+    Raises:
+        ConfigError: it does not say.
+    """
+    region = mapping(config, "provider").get("region")
+    if not isinstance(region, str):
+        raise ConfigError("provider.region is missing: write it")
+    return region
+
+
+def placement_groups(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Those that node types name, each once."""
+    named = [mapping(one.config, "Placement").get("GroupName") for one in node_types(config)]
+    return tuple(dict.fromkeys(one for one in named if isinstance(one, str)))
 
 
 def prepare(needs: Needs) -> Iterator[str]:

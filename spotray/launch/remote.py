@@ -36,6 +36,7 @@ _SAY_CONFIG = "echo spotray-'config:'$(base64 -w 0 ~/ray_bootstrap_config.yaml 2
 _NO_HEAD = re.compile(r"head node .*not found", re.IGNORECASE | re.DOTALL)
 _TUNNEL_S = 60.0  # SSH may have to wait for a slow head
 _GRACE_S = 5.0
+_INTERRUPTED = 130
 
 
 class Tunnel(Protocol):
@@ -195,6 +196,27 @@ class RayCommands:
             env=_environment(),
             check=False,
         ).returncode
+
+
+def run_on_terminal(*arguments: str, ray: Sequence[str] = RAY) -> int:
+    """Run one of Ray's commands as its user would, questions included; its exit code.
+
+    A Ctrl-C reaches it from the terminal as well: its end is waited for. A signal to this
+    process alone is handed on.
+    """
+    process = subprocess.Popen([*ray, *arguments], env=_environment())
+    try:
+        code = process.wait()
+    except BaseException as exc:
+        try:
+            code = process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            code = process.wait()
+        if not isinstance(exc, KeyboardInterrupt):
+            raise
+        return _INTERRUPTED
+    return code if code >= 0 else 128 - code  # as a shell says of a signal
 
 
 @dataclass(frozen=True)

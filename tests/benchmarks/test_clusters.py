@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +37,27 @@ def test_repetitions_are_one_line_with_its_least_and_most() -> None:
 
 
 def test_a_jobs_rows_are_in_the_table_of_its_own() -> None:
-    more = {"losses": 20, "least_steps": 7, "steps_back": 0}
-    rows = [*OUTAGE, row("spotray", "job, in a row", calls=21, **more)]
-    assert run.summary(rows) == run.summary(OUTAGE)
-    (line,) = run.job_summary(rows).splitlines()[1:]
-    assert line.split() == ["job,", "in", "a", "row", "2.0", "10.0", "20", "21", "0", "7", "0"]
+    event = "job, in a row, silent"
+    ours = [row("spotray", event, repeat=n, steps=90 + n, steps_back=0) for n in range(3)]
+    assert run.summary([*OUTAGE, *ours]) == run.summary(OUTAGE)
+    (line,) = run.job_summary([*OUTAGE, *ours]).splitlines()[1:]
+    told = line.removeprefix(event).split()
+    assert told[:2] == ["3", "2.0"]
+    assert told[-5:] == ["-", "91", "(90-92)", "0", "(0-0)"]
+
+
+def test_a_cluster_that_breaks_off_keeps_its_rows_and_does_not_end_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def breaks_off() -> Iterator[dict[str, Any]]:
+        yield OUTAGE[0]
+        raise AssertionError("not in 180 s: one worker, on spot")
+
+    rows: list[Any] = []
+    found = [("the first", breaks_off()), ("the second", iter(OUTAGE[1:]))]
+    assert not run.collect(found, tmp_path / "rows.json", rows)
+    assert rows == OUTAGE == json.loads((tmp_path / "rows.json").read_text())
+    assert "the first: broken off: not in 180 s" in capsys.readouterr().err
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:

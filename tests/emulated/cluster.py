@@ -44,7 +44,7 @@ class Cluster:
         controller: str = "",
         file: str = "",
     ) -> None:
-        """Render the file and prepare the account; nothing is launched.
+        """Render the file; nothing is launched.
 
         Args:
             new: options of `spotray cluster new`, beside the usual ones.
@@ -55,9 +55,10 @@ class Cluster:
         """
         self.cloud, self.file = cloud, file or "/root/cluster.yaml"
         self._new, self._controller = new, controller
+        # Each ends in `ray up` and `ray down`; ours prepares the account before.
+        self._command = ("ray",) if file else ("spotray", "cluster")
         if not file:
             self._render(policy)
-            cloud.run("spotray", "cluster", "prepare", self.file)
 
     def _render(self, policy: str) -> None:
         new = ("spotray", "cluster", "new", PRESET, "--storage", STORAGE, "--workers", "2")
@@ -68,10 +69,10 @@ class Cluster:
                 self.cloud.run("sed", "-i", line, self.file)
 
     def up(self, *, policy: str = "") -> str:
-        """``ray up``; ``policy``: another one from now on."""
+        """Bring it up; ``policy``: another one from now on."""
         if policy:
             self._render(policy)
-        command = ("ray", "up", "-y", self.file)
+        command = (*self._command, "up", "-y", self.file)
         try:
             return self.cloud.run(*command, timeout_s=_UP_S)
         except AssertionError as exc:
@@ -80,7 +81,7 @@ class Cluster:
             return self.cloud.run(*command, timeout_s=_UP_S)  # as its user would
 
     def down(self) -> str:
-        return self.cloud.run("ray", "down", "-y", self.file)
+        return self.cloud.run(*self._command, "down", "-y", self.file)
 
     def exec(self, command: str) -> str:
         return self.cloud.run("ray", "exec", self.file, command)

@@ -14,8 +14,8 @@ import pytest
 
 from spotray.events import Event, NodeReplaced, ReplacementAsked
 from tests.emulated.cloud import Cloud, wait_for
-from tests.emulated.cluster import PATIENCE_S, Cluster, Job, host_of
-from tests.emulated.losses import lose
+from tests.emulated.cluster import Cluster, Job
+from tests.emulated.losses import lose, return_to_spot
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(900)]
 
@@ -113,33 +113,20 @@ def test_spot_that_is_back_replaces_the_on_demand_workers(
     cloud: Cloud, cluster: Cluster, job: Job, measured: Measured
 ) -> None:
     """By the controller on the head, which the cluster's own start commands started."""
-    # A slow machine's Ray may have launched one more, which is left idle.
-    old = {one["name"] for one in cloud.workers(spot=False) if host_of(one) in job.hosts}
-    assert len(old) == 2
-    cloud.do("allow")
-    back_s, calls = time.time(), len(cloud.launches())
-
-    def is_on_spot() -> bool:
-        there = {one["name"]: one for one in cloud.workers()}
-        spot = {host_of(one) for one in there.values() if one["spot"]}
-        return not old & there.keys() and len(job.hosts & spot) == 2
-
-    wait_for(is_on_spot, "spot nodes in the place of the on-demand ones", timeout_s=2 * PATIENCE_S)
-    replaced_s = time.time()
+    back = return_to_spot(cloud, job)
     assert job.steps_back == 0
-    made = cloud.launches()[calls:]
-    assert {(one["spot"], one["error"]) for one in made} == {(True, "")}
+    assert {(one["spot"], one["error"]) for one in back.calls} == {(True, "")}
     # One for each, unless a slow machine's Ray gives a node up before it has come.
-    assert 2 <= len(made) <= 4
-    wait_for(lambda: old <= replaced_in(cluster.journal()), "the controller's last words")
+    assert 2 <= len(back.calls) <= 4
+    wait_for(lambda: back.old <= replaced_in(cluster.journal()), "the controller's last words")
     whys = {
         event.name: event.why for event in cluster.journal() if isinstance(event, ReplacementAsked)
     }
-    for name in old:
+    for name in back.old:
         assert f"{name} can go back to spot in us-west-2" in whys[name]
     measured(
-        f"outage over: {made[0]['at_s'] - back_s:.1f} s to the first launch on spot, "
-        f"{replaced_s - back_s:.1f} s until both on-demand nodes were replaced"
+        f"outage over: {back.launch_s:.1f} s to the first launch on spot, "
+        f"{back.back_s:.1f} s until both on-demand nodes were replaced"
     )
 
 

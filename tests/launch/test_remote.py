@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import os
+import signal
+import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -11,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from spotray.errors import ClusterUnreachable, LaunchError
-from spotray.launch.remote import RayCommands
+from spotray.launch.remote import RayCommands, run_on_terminal
 
 SERVE = """
 import http.server, sys
@@ -102,3 +105,31 @@ def test_what_would_lead_ray_elsewhere_is_kept_from_it(
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "http://another:8265")
     assert ray(tmp_path, "import os; print(os.environ.get('RAY_ADDRESS', 'none'))").head() == "none"
+
+
+def test_a_command_on_the_terminal_is_waited_for_when_ctrl_c_ends_it(tmp_path: Path) -> None:
+    program = tmp_path / "ray.py"
+    program.write_text(
+        # It asks once whoever started it has begun to wait.
+        "import time\ntry:\n    time.sleep(1)\n    print('asks', flush=True)\n    time.sleep(600)\n"
+        "except KeyboardInterrupt:\n    time.sleep(1)\n    print('cleaned up', flush=True)\n"
+    )
+    user = (
+        "import sys\nfrom spotray.launch.remote import run_on_terminal\n"
+        f"code = run_on_terminal('up', ray=(sys.executable, {str(program)!r}))\n"
+        "print('then', code)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", user], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "asks\n"
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.stdout.read() == "cleaned up\nthen 130\n"
+
+
+def test_a_commands_exit_code_is_passed_on_as_a_shell_says_it(tmp_path: Path) -> None:
+    program = tmp_path / "ray.py"
+    for code, said in (("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 137)):
+        program.write_text(code)
+        assert run_on_terminal("up", ray=(sys.executable, str(program))) == said

@@ -1,4 +1,4 @@
-"""On a real Ray: what applications ask the autoscaler for stands until somebody asks for more."""
+"""On a real Ray: what applications ask the autoscaler for stands beside what we ask for."""
 
 from __future__ import annotations
 
@@ -11,39 +11,67 @@ import pytest
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
 
+# Each look: the CPUs of each bundle and its selector, but for ours; ours; the actors there.
 _ASK = """
 import json
 import sys
 import ray
 from ray.autoscaler.sdk import request_resources
+from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
+    get_or_create_autoscaling_coordinator,
+)
 from ray.util import list_named_actors
 from spotray.cluster.ray_autoscaler.head import RayHead
-from spotray.cluster.ray_autoscaler.requests import NodeRequest
+from spotray.cluster.ray_autoscaler.requests import NodeRequest, standing
 from spotray.errors import ClusterUnreachable
 
 ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
-head = RayHead(ray.get_runtime_context().gcs_address)
+address = ray.get_runtime_context().gcs_address
 mine = NodeRequest("test")
 
-def look():
+def look(what):
+    there = standing(address)
+    assert sum(one.count for one in there) == len(RayHead(address).asked().standing)
+    theirs = [[one.bundle["CPU"], one.selector] for one in there for _ in range(one.count)
+              if "spotray-requester" not in one.selector]
+    ours = [one.bundle["CPU"] for one in there for _ in range(one.count)
+            if "spotray-requester" in one.selector]
     names = [actor["name"] for actor in list_named_actors(all_namespaces=True)]
-    print(json.dumps([list(head.asked().standing), names]))
+    print(json.dumps([what, theirs, ours, names]))
 
-request_resources(bundles=[{"CPU": 7}])
-def keep(wish):
+def keep(*cpus):
     while True:
         try:
-            return mine.keep(wish)
-        except ClusterUnreachable as exc:  # the actor takes its time to start
+            return mine.keep([{"CPU": one} for one in cpus])
+        except ClusterUnreachable as exc:
             print(exc, file=sys.stderr)
 
-for wish in ([], [{"CPU": 9}], []):
-    keep(wish)
-    look()
+request_resources(bundles=[{"CPU": 7}])
+keep()
+look("nothing of ours")
+keep(9, 9)
+look("two of ours")
+picky = {"zone": "in(a,b)", "market": "!spot"}
+request_resources(bundles=[{"CPU": 8}, {"CPU": 8}], bundle_label_selectors=[{}, picky])
+look("they asked anew")
+keep(9, 9)
+look("ours once more")
+mine = NodeRequest("test")
+keep(9)
+look("started anew, one less")
+keep()
+look("ours withdrawn")
+keep(9)
+actor = get_or_create_autoscaling_coordinator()
+ray.get(actor.request_resources.remote("a job", [{"CPU": 5}], 60.0))
+keep(9)
+look("handed to the actor")
+keep()
+look("and withdrawn there")
 """
 
 
-def test_who_asks_for_nothing_leaves_the_applications_request_alone() -> None:
+def test_what_applications_ask_for_outlives_what_we_ask_for() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _ASK],
         capture_output=True,
@@ -52,8 +80,27 @@ def test_who_asks_for_nothing_leaves_the_applications_request_alone() -> None:
         env=os.environ | {"RAY_AUTH_MODE": "disabled", "RAY_enable_autoscaler_v2": "1"},
     )
     assert done.returncode == 0, done.stderr
-    looks = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-    # With the actor that adds requests up, `request_resources` would last for seconds only.
-    assert looks[0] == [[{"CPU": 7.0}], []]
-    assert looks[1] == [[{"CPU": 9.0}], ["AutoscalingCoordinator"]]
-    assert looks[2] == [[], ["AutoscalingCoordinator"]]
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    looks = {what: (theirs, ours, actors) for what, theirs, ours, actors in lines}
+    picky = {"zone": "in(a,b)", "market": "!spot"}
+    first, second = [[7.0, {}]], [[8.0, {}], [8.0, picky]]
+    assert looks["nothing of ours"] == (first, [], [])
+    assert looks["two of ours"] == (first, [9.0, 9.0], [])
+    assert by_selector(looks["they asked anew"][0]) == second
+    assert looks["they asked anew"][1] == []
+    for what, ours in {
+        "ours once more": [9.0, 9.0],
+        "started anew, one less": [9.0],
+        "ours withdrawn": [],
+    }.items():
+        theirs, found, actors = looks[what]
+        assert by_selector(theirs) == second
+        assert (found, actors) == (ours, [])
+    # There `request_resources` lasts for seconds only, with or without us.
+    actor = ["AutoscalingCoordinator"]
+    assert looks["handed to the actor"] == ([[5.0, {}], [9.0, {}]], [], actor)
+    assert looks["and withdrawn there"] == ([[5.0, {}]], [], actor)
+
+
+def by_selector(bundles: list[list[object]]) -> list[list[object]]:
+    return sorted(bundles, key=lambda one: len(str(one)))
