@@ -47,13 +47,13 @@ def run_status(args: argparse.Namespace) -> int:
     return 0
 
 
-def run_cost(args: argparse.Namespace) -> int:
+def run_cost(sweep_dir: str, *, json: bool) -> int:
     """Print a sweep's cost."""
     from spotray.ledger.sweep import summarize_sweep
     from spotray.ledger.sweepdir import load_sweep
 
-    summary = summarize_sweep(load_sweep(args.run_dir))
-    if args.json:
+    summary = summarize_sweep(load_sweep(sweep_dir))
+    if json:
         print_json(summary.cost)
     else:
         show_cost(summary)

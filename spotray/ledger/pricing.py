@@ -30,6 +30,16 @@ class Money:
         )
 
 
+def part_of(money: Money, frac: float) -> Money:
+    """A part of some node time, and of its price."""
+    return Money(
+        seconds=frac * money.seconds,
+        cost_usd=_scaled(money.cost_usd, frac),
+        on_demand_cost_usd=_scaled(money.on_demand_cost_usd, frac),
+        unpriced_s=frac * money.unpriced_s,
+    )
+
+
 def saved_frac(parts: Iterable[Money]) -> float | None:
     """Of the on-demand cost; None where no part has both prices for all of its time."""
     paid = on_demand = 0.0
@@ -145,6 +155,10 @@ def _before(
     changes: Sequence[tuple[float, float]], first: int, end_s: float
 ) -> Sequence[tuple[float, float]]:
     return changes[first : bisect.bisect_left(changes, (end_s, float("-inf")))]
+
+
+def _scaled(usd: float | None, frac: float) -> float | None:
+    return None if usd is None else frac * usd
 
 
 def _sum(a: float | None, b: float | None) -> float | None:

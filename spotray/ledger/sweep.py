@@ -172,6 +172,17 @@ def summarize_sweep(events: SweepEvents, *, until_s: float | None = None) -> Swe
     )
 
 
+def plain_events(sweep: SweepEvents) -> list[Event]:
+    """A sweep as one job's facts: when it ran, as the sweep or its trials tell, and its nodes."""
+    everyones = [event for own in sweep.runs.values() for event in own]
+    events = [*sweep.shared, *(e for e in everyones if not isinstance(e, JobStarted | JobEnded))]
+    if not any(isinstance(event, JobStarted) for event in sweep.shared):
+        for low, high in _Folded(sweep, None).windows:
+            events.append(JobStarted(at_s=low, job=sweep.name, run_id=""))
+            events.append(JobEnded(at_s=high, job=sweep.name, status="ended"))
+    return sorted(events, key=lambda event: event.at_s)
+
+
 def _held_back(shared: Sequence[Event], until_s: float | None) -> dict[str, str]:
     facts = [e for e in _until(shared, until_s) if isinstance(e, TrialHeldBack)]
     return {fact.trial: fact.why for fact in facts}

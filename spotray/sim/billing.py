@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_LEAST_S = 60.0  # every cloud's shortest bill
-FREE_S = {"aws": 3600.0, "gcp": 60.0}  # a node that the cloud takes within that is not billed
+from spotray.market.terms import LEAST_S, is_free
 
 
 class Meter:
@@ -43,16 +42,12 @@ def bill_usd(meter: Meter, cloud: str, from_s: float, to_s: float, *, taken: boo
         from_s, to_s: when it ran, seconds from the first tick's start.
         taken: the cloud ended it; whoever ends a node himself pays for all of it.
 
-    Source:
-        AWS, "Billing for interrupted Spot Instances": none if EC2 interrupts within the
-        first hour. Google, "Spot VMs": none if preempted within the first minute.
-
     >>> hourly = Meter([0.36], gap_s=300)
     >>> bill_usd(hourly, "aws", 0, 3599, taken=True)
     0.0
     >>> round(bill_usd(hourly, "aws", 0, 3600, taken=True), 4)
     0.36
     """
-    if taken and to_s - from_s < FREE_S.get(cloud, 0.0):
+    if is_free(cloud, to_s - from_s, taken=taken):
         return 0.0
-    return meter.usd(from_s, max(to_s, from_s + _LEAST_S))
+    return meter.usd(from_s, max(to_s, from_s + LEAST_S))

@@ -35,7 +35,10 @@ def test_time_goes_to_the_cause_that_took_it() -> None:
     assert result.startup_s == pytest.approx(5 + 3)
     assert result.snapshot_s == pytest.approx(4 * 0.1)
     assert result.checkpoint_s == pytest.approx(2 * 0.2)
-    assert result.restart_s == pytest.approx(3 + (4 + 3) + 3 + 3 + (4 + 30 + 3))
+    assert result.restart_s == pytest.approx(3 + 3 + 2.1 + 3 + 2)
+    assert result.detection_s == pytest.approx(4 + 4)
+    assert result.waiting_s == pytest.approx(30)  # all nodes were gone
+    assert result.provisioning_s == pytest.approx(0.9 + 1)  # until the new ones joined Ray
     assert result.stopped_s == 0
     assert result.other_s == pytest.approx(0, abs=1e-6)
     assert result.goodput_frac == pytest.approx(result.useful_s / result.wall_s)
@@ -52,6 +55,9 @@ def test_an_undisturbed_job_loses_only_its_startup() -> None:
         {
             "startup": 3.0,
             "repeated": 0.0,
+            "detection": 0.0,
+            "waiting": 0.0,
+            "provisioning": 0.0,
             "restart": 0.0,
             "snapshot": 0.0,
             "checkpoint": 0.0,
