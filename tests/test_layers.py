@@ -22,7 +22,7 @@ ROWS = (
     ("market",),
     ("policy", "checkpoint", "ledger"),
     ("sim", "cloud"),
-    ("report", "cluster", "plan"),
+    ("report", "cluster", "plan", "track"),
     ("train", "agent", "controller", "launch"),
     ("tune",),
     ("lab",),
@@ -36,7 +36,10 @@ SCRIPTS: tuple[str, ...] = ("lab/demo_job.py",)
 
 # Which parts may use what is heavy.
 ALLOWED = {
-    "ray": ("cluster/", "agent/", "controller/", "launch/", "train/", "tune/", "lab/", "cli/"),
+    "ray": (
+        *("cluster/", "agent/", "controller/", "launch/", "train/", "tune/", "lab/", "cli/"),
+        "track/prometheus.py",
+    ),
     "torch": ("train/", *SCRIPTS),
     "timm": ("train/", *SCRIPTS),
     "torchvision": ("train/", *SCRIPTS),
@@ -48,10 +51,16 @@ ALLOWED = {
     "sklearn": ("lab/digits.py",),
     "pyarrow": ("storage.py", "market/table.py", "checkpoint/", "train/", "tune/", "lab/"),
     "matplotlib": ("report/",),
+    "tensorboardX": ("track/tensorboard.py",),
+    "mlflow": ("track/mlflow.py",),
+    "wandb": ("track/wandb.py",),
     "rich": ("cli/", "lab/", "tune/progress.py"),
 }
 # Extras: never at module level.
-LAZY = ("boto3", "botocore", "google", "googleapiclient", "azure", "sklearn", "matplotlib")
+LAZY = (
+    *("boto3", "botocore", "google", "googleapiclient", "azure", "sklearn", "matplotlib"),
+    *("tensorboardX", "mlflow", "wandb"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

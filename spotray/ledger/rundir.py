@@ -35,18 +35,18 @@ class RunEvents:
 class RunReader:
     """Follows a run's journals as they grow."""
 
-    def __init__(self, run_dir: str | os.PathLike[str]) -> None:
+    def __init__(self, run_dir: str | os.PathLike[str] | Store) -> None:
         """Find the journal of a run.
 
         Args:
             run_dir: the run's folder (``storage_path/name``), or a journal's own folder:
-                a path or a URL.
+                a path or a URL, or what is there.
 
         Raises:
             ConfigError: there is none; or the address is wrong.
             JournalError: storage could not be read.
         """
-        home = Store.at(run_dir)
+        home = run_dir if isinstance(run_dir, Store) else Store.at(run_dir)
         own = job_journal(home)
         try:
             if not has_journal(own):
@@ -70,12 +70,7 @@ class RunReader:
             JournalError: the run's own journal could not be read. The cluster's may be
                 gone (`RunEvents.missing` tells): the run's facts still count.
         """
-        fresh: list[Event] = []
-        for url in list(self._readers):
-            fresh += self._poll_one(url)
-        for event in list(fresh):
-            if isinstance(event, JobStarted) and event.cluster_journal:
-                fresh += self._open(event.cluster_journal)
+        fresh = self.news()
         if fresh:
             self._events = sorted(self._events + fresh, key=lambda event: event.at_s)
         return RunEvents(
@@ -85,6 +80,22 @@ class RunReader:
             damaged_lines=sum(reader.damaged for reader in self._readers.values()),
             missing=tuple(self._missing.values()),
         )
+
+    def news(self) -> list[Event]:
+        """What came since the last call, by time, and nothing of it is kept here.
+
+        For who follows a run for weeks; `poll` does not tell of it again.
+
+        Raises:
+            JournalError: as for `poll`.
+        """
+        fresh: list[Event] = []
+        for url in list(self._readers):
+            fresh += self._poll_one(url)
+        for event in list(fresh):
+            if isinstance(event, JobStarted) and event.cluster_journal:
+                fresh += self._open(event.cluster_journal)
+        return sorted(fresh, key=lambda event: event.at_s)
 
     def _open(self, url: str) -> list[Event]:
         try:

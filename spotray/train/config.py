@@ -10,6 +10,7 @@ from typing import Literal, TypeGuard
 
 from spotray.checkpoint.manifest import Retention
 from spotray.errors import ConfigError
+from spotray.track.tracker import check_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +48,12 @@ class SpotConfig:
     # Shortly before the deadline the controller replaces no worker, and on-demand comes first.
     cluster_journal: str | None = None  # URL of the nodes' facts; None: $SPOTRAY_JOURNAL or the run
     labels: Mapping[str, str] = field(default_factory=dict)  # the user's own, for cost by label
+    # Who is told of the run while it goes on: "tensorboard", "mlflow", "wandb", or several; ():
+    # nobody. A sweep's trials are told by Ray Tune's own callbacks instead.
+    tracking: str | tuple[str, ...] = ("tensorboard",)
 
     def __post_init__(self) -> None:
+        check_names(self.tracking)
         seconds = {
             "snapshot_interval_s": "leave it out for 3.0, or give 86400 for about none",
             "checkpoint_interval_s": "leave it out for one from measured cost and losses, or give "
@@ -115,6 +120,11 @@ class SpotConfig:
     def is_watched(self) -> bool:
         """Whether the budget is that by which `spotray launch` stops the job itself."""
         return self.max_cost_usd is not None and self.max_cost_usd == _wish("SPOTRAY_MAX_COST_USD")
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """Names of those who are told of the run."""
+        return check_names(self.tracking)
 
     @property
     def retention(self) -> Retention:

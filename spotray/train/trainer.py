@@ -27,6 +27,9 @@ from spotray.errors import ConfigError, JournalError, SpotrayError
 from spotray.events import FellBack, JobEnded, JobStarted
 from spotray.ledger.journal import JournalWriter
 from spotray.storage import Store
+from spotray.track.following import Following
+from spotray.track.prometheus import RayMetrics
+from spotray.track.tracker import RunAbout, check_installed, tracker
 from spotray.train.config import SpotConfig
 from spotray.train.coordinator import Coordinator
 from spotray.train.lease import Lease
@@ -77,7 +80,7 @@ class ElasticTrainer:
         torch_config: Ray Train's; by default NCCL with GPUs and gloo without.
 
     Raises:
-        ConfigError: numbers of workers that make no sense.
+        ConfigError: numbers of workers that make no sense; a tracker that is not installed.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class ElasticTrainer:
         self.torch_config = torch_config
         self.run_config = _named(run_config or RunConfig())
         check_workers(self.scaling_config)
+        check_installed(self.spot.trackers)
 
     @property
     def run_dir(self) -> str:
@@ -115,8 +119,8 @@ class ElasticTrainer:
             (readable by `torch.distributed.checkpoint`).
 
         Raises:
-            ConfigError: the storage cannot be written, a job of this name is running, or
-                an input of the loop is wrong.
+            ConfigError: the storage cannot be written, a job of this name is running, a
+                tracker has no way to its server, or an input of the loop is wrong.
             StateMismatch: a job of this name trained another model or batch size.
             ray.train.TrainingFailedError: the training function failed.
         """
@@ -126,6 +130,7 @@ class ElasticTrainer:
             ray.init()
         set_fast_recovery_env()
         run_id = run_id_of(store)
+        following = self._following(store, run_id)
         name = str(self.run_config.name)
         cluster_journal = self.spot.cluster_journal or os.environ.get("SPOTRAY_JOURNAL", "")
         coordinator = self._start_coordinator(store, run_id, writes_nodes=not cluster_journal)
@@ -148,6 +153,7 @@ class ElasticTrainer:
                 labels=dict(self.spot.labels),
             )
         )
+        following.start()
         status, why = "failed", ""
         on_interrupt = signal.getsignal(signal.SIGINT)  # Ray Train puts its own there
         try:
@@ -182,6 +188,7 @@ class ElasticTrainer:
                 journal.close()
             except JournalError as exc:  # must not hide how the job ended
                 log.warning("the end of %s is not in its journal: %s", name, exc)
+            following.close(status)
 
     def status(self) -> dict[str, Any] | None:
         """How far the job is, for a live view from another thread; None if nobody answers."""
@@ -291,6 +298,27 @@ class ElasticTrainer:
                 f"a job named {name!r} is running on this cluster: wait for its end, or give "
                 "this one another name"
             ) from exc
+
+    def _following(self, store: Store, run_id: str) -> Following:
+        """Who tells the trackers and Ray's metrics of the run; not started yet.
+
+        Raises:
+            ConfigError: a tracker has no way to its server.
+        """
+        home, name = self._run_store(), str(self.run_config.name)
+        about = RunAbout(
+            run_id=run_id,
+            name=name,
+            url=home.url,
+            config=self.train_loop_config,
+            labels=dict(self.spot.labels),
+        )
+        return Following(
+            home,
+            store.child("tracking"),
+            [tracker(one, about, run_dir=home) for one in self.spot.trackers],
+            show=RayMetrics(name),
+        )
 
     def _run_store(self) -> Store:
         filesystem = self.run_config.storage_filesystem

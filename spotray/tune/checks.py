@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +96,22 @@ def check_config(tune_config: TuneConfig, run_config: RunConfig) -> None:
     most = tune_config.max_concurrent_trials
     if most is not None and most < 0:
         raise ConfigError(f"max_concurrent_trials must not be negative, got {most}")
+
+
+def check_tracking(names: Sequence[str]) -> None:
+    """Whether a sweep asks for trackers that only a single run tells.
+
+    Raises:
+        ConfigError: it does.
+    """
+    theirs = {"mlflow": "MLflowLoggerCallback", "wandb": "WandbLoggerCallback"}
+    for name in names:
+        if name in theirs:
+            raise ConfigError(
+                f"SpotConfig(tracking={name!r}) is for a single run; the trials of a sweep are "
+                "told by Ray Tune's own callback: leave it out, and give "
+                f"RunConfig(callbacks=[ray.air.integrations.{name}.{theirs[name]}(...)])"
+            )
 
 
 def check_cluster(scaling_config: ScalingConfig) -> None:

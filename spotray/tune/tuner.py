@@ -47,6 +47,7 @@ from spotray.tune.checks import (
     check_cluster,
     check_config,
     check_kinds,
+    check_tracking,
     limited,
     metrics_needed,
     pauses,
@@ -123,6 +124,7 @@ class SpotTuner:
         self.tune_config = tune_config or TuneConfig()
         self.scaling_config = scaling_config or ScalingConfig()
         self.spot = spot or SpotConfig()
+        check_tracking(self.spot.trackers)
         check_kinds(train_loop, param_space, self.scaling_config, self.tune_config, run_config)
         self.param_space = dict(param_space)
         self.run_config = _named(run_config)

@@ -45,6 +45,10 @@ def test_the_defaults_are_valid_and_cannot_be_changed() -> None:
         ("notice_margin_s", -0.1, "must not be negative, got -0.1"),
         ("notice_margin_s", float("nan"), "got nan"),
         ("max_restarts_without_progress", 0, "must be at least 1, got 0"),
+        ("tracking", "WandB", "has 'WandB', which is none of tensorboard, mlflow, wandb: did you"),
+        ("tracking", ("mlflow", "x"), "has 'x'"),
+        ("tracking", ("mlflow", "mlflow"), "names a tracker twice"),
+        ("tracking", None, "must be a name or a tuple of names, got None"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_range(field: str, value: Any, words: str) -> None:
@@ -78,3 +82,10 @@ def test_what_a_launch_wishes_is_the_default_and_an_argument_wins(
     monkeypatch.setenv("SPOTRAY_DEADLINE_S", "soon")
     with pytest.raises(ConfigError, match="SPOTRAY_DEADLINE_S is 'soon'"):
         SpotConfig()
+
+
+def test_one_tracker_is_named_by_a_plain_word_and_tensorboard_is_the_default() -> None:
+    assert SpotConfig().trackers == ("tensorboard",)
+    assert SpotConfig(tracking="wandb").trackers == ("wandb",)
+    assert SpotConfig(tracking=("tensorboard", "mlflow")).trackers == ("tensorboard", "mlflow")
+    assert SpotConfig(tracking=()).trackers == ()

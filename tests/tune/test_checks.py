@@ -16,7 +16,14 @@ from ray.tune.schedulers import (
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher
 
 from spotray.errors import ConfigError
-from spotray.tune.checks import check_config, check_room, limited, metrics_needed, pauses
+from spotray.tune.checks import (
+    check_config,
+    check_room,
+    check_tracking,
+    limited,
+    metrics_needed,
+    pauses,
+)
 from spotray.tune.variants import Variants
 
 
@@ -176,3 +183,10 @@ def test_a_limit_and_its_search_stay_one_through_pickling() -> None:
     search, limit = limited(TuneConfig(), most=4)
     again, its_limit = ray.cloudpickle.loads(ray.cloudpickle.dumps((search, limit)))
     assert its_limit.search is again
+
+
+def test_trackers_of_a_single_run_are_refused_with_what_a_sweep_has_instead() -> None:
+    check_tracking(("tensorboard",))  # the default: Tune writes its own for each trial
+    check_tracking(())
+    with pytest.raises(ConfigError, match=r"callbacks=\[ray.air.integrations.wandb.Wandb"):
+        check_tracking(("tensorboard", "wandb"))

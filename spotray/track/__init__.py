@@ -1,0 +1,1 @@
+"""What experiment trackers and Prometheus are told of a run while it goes on."""
