@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from spotray.lab import processes
+
 Row = Mapping[str, Any]
 
 ROOT = Path(__file__).parents[1]
@@ -92,6 +94,16 @@ def end_like_ctrl_c() -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
+
+
+def end_descendants() -> None:
+    """Kill all that this process started, also what got away from its parent and came to it."""
+    processes.kill(os.getpid())
+    try:
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+    except ChildProcessError:
+        return  # nobody is left
 
 
 def machine() -> str:

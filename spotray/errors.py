@@ -161,6 +161,21 @@ class DrainRejected(SpotrayError):
     """Ray refused to drain the node."""
 
 
+def one_line(error: BaseException, most: int = 240) -> str:
+    """An error's own words without line ends, and not a page of them.
+
+    >>> one_line(OSError("disk\\n full"))
+    'disk full'
+    """
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error that has a traceback of another process in its words."""
+    return (str(error).strip() or repr(error)).splitlines()[0][:160]
+
+
 def _rebuild(
     cls: type[SpotrayError], args: tuple[Any, ...], fields: dict[str, Any]
 ) -> SpotrayError:

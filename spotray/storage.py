@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from spotray.errors import ConfigError
+from spotray.errors import ConfigError, one_line
 
 _TMP = ".tmp"  # an unfinished local file is called ".<name>.<random>.tmp"
 
@@ -82,7 +82,7 @@ class Store:
             fs, root = pafs.FileSystem.from_uri(text)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as exc:
             raise ConfigError(
-                f"storage URL {text!r} is not understood ({_one_line(exc)}): "
+                f"storage URL {text!r} is not understood ({one_line(exc)}): "
                 "use a local path, file://, s3://, gs:// or abfs://"
             ) from exc
         return cls(fs, root, url=text)
@@ -240,7 +240,7 @@ class Store:
             self.delete(probe)
         except (OSError, pa.ArrowException) as exc:
             raise ConfigError(
-                f"cannot write to {self.url}: {_one_line(exc)}; {_cure(self, exc)}"
+                f"cannot write to {self.url}: {one_line(exc)}; {_cure(self, exc)}"
             ) from exc
 
     # -- inside --------------------------------------------------------------
@@ -290,7 +290,7 @@ def _s3(bucket: str) -> pafs.FileSystem:
             region = pafs.resolve_s3_region(bucket)
         except OSError as exc:
             raise ConfigError(
-                f"cannot find the region of S3 bucket {bucket!r} ({_one_line(exc)}): "
+                f"cannot find the region of S3 bucket {bucket!r} ({one_line(exc)}): "
                 "set AWS_REGION, or check the bucket's name"
             ) from exc
     return pafs.S3FileSystem(region=region, **options)
@@ -313,12 +313,6 @@ def _sync_folder(folder: Path) -> None:
 
 def _is_unfinished(base_name: str) -> bool:
     return base_name.startswith(".") and base_name.endswith(_TMP)
-
-
-def _one_line(exc: BaseException) -> str:
-    """The error's own words, without line ends, and not a page of them."""
-    text = " ".join(str(exc).split()) or type(exc).__name__
-    return text if len(text) <= 240 else text[:237] + "..."
 
 
 def _cure(store: Store, exc: BaseException) -> str:

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from spotray import errors
-from spotray.errors import MarketError, SpotrayError, ThrottledError
+from spotray.errors import MarketError, SpotrayError, ThrottledError, first_line, one_line
 
 
 def tree(cls: type[SpotrayError]) -> list[type[SpotrayError]]:
@@ -46,3 +46,13 @@ def test_nothing_else_is_an_error_of_ours() -> None:
         and not issubclass(value, SpotrayError)
     ]
     assert stray == []
+
+
+def test_an_errors_words_take_one_line_and_no_page() -> None:
+    assert one_line(OSError("disk\n  full")) == "disk full"
+    assert one_line(OSError()) == "OSError"
+    told = one_line(OSError("full " * 100), 50)
+    assert len(told) == 50
+    assert told.endswith("...")
+    assert first_line(OSError("a rank is gone\nTraceback ...")) == "a rank is gone"
+    assert first_line(OSError()) == "OSError()"

@@ -108,8 +108,7 @@ def jobs(sides: Sequence[str], workers: int, batch: int, logs: Path) -> Iterator
     with ExitStack() as undo:
         folder = Path(tempfile.mkdtemp(prefix="spotray-bench-overhead-"))
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
-        undo.callback(_reap)
-        undo.callback(processes.kill, os.getpid())  # what got away from its parent came to us
+        undo.callback(bench.end_descendants)
         environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
         on_ray = [side for side in sides if side in ON_RAY]
         if on_ray:
@@ -178,15 +177,6 @@ def _start(
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
-
-
-def _reap() -> None:
-    """Take leave of every process that ended here."""
-    try:
-        while os.waitpid(-1, os.WNOHANG) != (0, 0):
-            pass
-    except ChildProcessError:
-        return  # nobody is left
 
 
 def take_turns(

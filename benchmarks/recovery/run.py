@@ -251,17 +251,7 @@ def _job(system: System, event: Happening, folder: Path) -> Iterator[Site]:
         finally:
             site.close()
     finally:
-        processes.kill(os.getpid())  # what got away from its parent came to us
-        _reap()
-
-
-def _reap() -> None:
-    """Take leave of every process that ended here."""
-    try:
-        while os.waitpid(-1, os.WNOHANG) != (0, 0):
-            pass
-    except ChildProcessError:
-        return  # nobody is left
+        bench.end_descendants()
 
 
 def summary(rows: Sequence[bench.Row]) -> str:

@@ -41,7 +41,7 @@ from spotray.cluster.ray_autoscaler.seams import (
     node_type_of,
 )
 from spotray.cluster.vanished import Fate, Machine
-from spotray.errors import ConfigError
+from spotray.errors import ConfigError, one_line
 from spotray.market.offer import Market
 
 log = logging.getLogger(__name__)
@@ -279,7 +279,7 @@ class SpotNodeProvider(MarketNodes, OpenGCPNodeProvider):
 
 def _words(exc: Exception) -> str:
     if isinstance(exc, credential_errors()):
-        return f"{NO_CREDENTIALS} ({' '.join(str(exc).split())[:200]})"
+        return f"{NO_CREDENTIALS} ({one_line(exc, 200)})"
     return " ".join(str(exc).split())
 
 

@@ -9,6 +9,7 @@ happened. Linux only.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -21,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from spotray.environment import environment
 from spotray.errors import ConfigError, LabError
 from spotray.events import CapacityChanged, Event, PriceChanged
 from spotray.lab import raystart
@@ -114,7 +116,8 @@ class Lab:
         self._pending = 0  # replacements whose machine has not started yet
         self._is_started = self._is_closed = False
         self._plays: list[Play] = []
-        self._saved_environment: dict[str, str | None] = {}
+        self._is_connected = False
+        self._variables = contextlib.ExitStack()  # of this process, while it is
         self._journal: JournalWriter | None = None
         self._agenda = Agenda()
 
@@ -225,27 +228,22 @@ class Lab:
         """
         import ray  # late: it takes a second, and a driver elsewhere does without
 
-        environment = self.environment()
+        variables = self.environment()
         if ray.is_initialized():
             raise LabError("this process is connected to a Ray cluster: ray.shutdown() first")
-        for key, value in environment.items():
-            self._saved_environment.setdefault(key, os.environ.get(key))
-            os.environ[key] = value
+        self._is_connected = True
+        self._variables.enter_context(environment(**variables))
         raystart.let_ray_reread_access()
         ray.init(address=self.address, **{"log_to_driver": False} | options)
 
     def _disconnect(self) -> None:
-        if not self._saved_environment:
+        if not self._is_connected:
             return
         if ray := sys.modules.get("ray"):
             ray.shutdown()
-        for key, value in self._saved_environment.items():
-            if value is None:
-                os.environ.pop(key, None)
-            else:
-                os.environ[key] = value
-        self._saved_environment.clear()
+        self._variables.close()
         raystart.let_ray_reread_access()
+        self._is_connected = False
 
     def nodes(self) -> tuple[LabNode, ...]:
         """The nodes whose machines are there, the head first."""

@@ -45,9 +45,9 @@ class Tally:
         """Add a whole step's uses, summed over all workers."""
         self.counts += torch.tensor(uses).round().to(torch.int32)
 
-    def judge(self, epoch: int, plan: BatchPlan, *, drop_last: bool) -> None:
+    def judge(self, epoch: int, plan: BatchPlan) -> None:
         """Judge the counts of an epoch that ends, tell the verdict, and begin anew."""
-        due = plan.steps_per_epoch * plan.global_batch_size if drop_last else plan.length
+        due = plan.steps_per_epoch * plan.global_batch_size if plan.drop_last else plan.length
         most, fewest = int(self.counts.max()), int(self.counts.min())
         once = int((self.counts == 1).sum()) == due and int(self.counts.sum()) == due
         self.verdicts.append([epoch, once, most, fewest])

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from spotray.checkpoint import manifest as manifests
 from spotray.checkpoint.manifest import Manifest
-from spotray.errors import CheckpointCorrupt, FencedOut
+from spotray.errors import CheckpointCorrupt, FencedOut, one_line
 from spotray.storage import Store
 from spotray.train.capture import Captured
 from spotray.train.sharded import Layout
@@ -91,7 +91,7 @@ def reason(exc: BaseException) -> str:
     if isinstance(exc, CheckpointException) and exc.failures:
         rank, (cause, _) = next(iter(exc.failures.items()))
         return f"rank {rank}: {reason(cause)}"
-    return " ".join(str(exc).split())[:300] or type(exc).__name__
+    return one_line(exc, 300)
 
 
 class Pace:

@@ -13,7 +13,7 @@ import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 from ray.train.v2.api.exceptions import WorkerGroupError  # ray.train's own, for type checkers
 
-from spotray.errors import SpotrayError
+from spotray.errors import SpotrayError, first_line
 from spotray.train.live_worker import LiveJob, Outcome
 from spotray.train.messages import View
 from spotray.train.placing import Workers
@@ -157,7 +157,7 @@ class LiveTraining:
                 self._failed(name, exc)
                 return dict.fromkeys([name, *self._clear()], "the training loop failed")
             except RayError as exc:
-                gone[name] = _line(exc)
+                gone[name] = first_line(exc)
                 self._from.give_back(worker.actor, healthy=False)
                 continue
             self._from.give_back(worker.actor, healthy=outcome.kind != "unsupported")
@@ -247,7 +247,7 @@ class LiveTraining:
             try:
                 ray.get(ref)
             except RayError as exc:
-                log.warning("worker %s ended badly: %s", refs[ref], _line(exc))
+                log.warning("worker %s ended badly: %s", refs[ref], first_line(exc))
                 self._from.give_back(worker.actor, healthy=False)
             else:
                 self._from.give_back(worker.actor, healthy=True)
@@ -280,7 +280,7 @@ class RemoteCoordinator:
         except ActorDiedError as exc:  # Ray starts it anew, unless it cannot start at all
             raise SpotrayError(f"the job's coordinator could not start: {exc}") from exc
         except RayError as exc:
-            log.warning("the job's coordinator did not answer: %s", _line(exc))
+            log.warning("the job's coordinator did not answer: %s", first_line(exc))
             return None
 
     def result(self) -> tuple[Mapping[str, Any], str | None] | None:
@@ -291,8 +291,3 @@ class RemoteCoordinator:
 
     def stop(self, why: str) -> None:
         ray.get(self._actor.stop.remote(why), timeout=_CALL_S)
-
-
-def _line(error: BaseException) -> str:
-    text = str(error).strip() or repr(error)
-    return text.splitlines()[0][:160]

@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import torch
 
-from spotray.errors import ConfigError
+from spotray.errors import ConfigError, one_line
 from spotray.storage import Store
 from spotray.train.columns import Column, column_of
 
@@ -184,7 +184,7 @@ class ParquetDataset(torch.utils.data.Dataset[Any]):
             kind = store.fs.get_file_info(store.root).type
             names = [""] if kind == pafs.FileType.File else [name for name, _ in store.list()]
         except (OSError, pa.ArrowException) as exc:
-            raise ConfigError(f"cannot read dataset {self.url}: {_one_line(exc)}") from exc
+            raise ConfigError(f"cannot read dataset {self.url}: {one_line(exc)}") from exc
         if names == [""]:
             return names
         if kind == pafs.FileType.NotFound:
@@ -206,7 +206,7 @@ class ParquetDataset(torch.utils.data.Dataset[Any]):
                     return pq.read_metadata(stream)
             except (OSError, pa.ArrowException) as exc:
                 where = file or self.url
-                raise ConfigError(f"cannot read {where} as Parquet: {_one_line(exc)}") from exc
+                raise ConfigError(f"cannot read {where} as Parquet: {one_line(exc)}") from exc
 
         with ThreadPoolExecutor(max_workers=min(_FOOTER_THREADS, len(files))) as threads:
             return dict(zip(files, threads.map(footer, files), strict=True))
@@ -303,7 +303,3 @@ def _changed(url: str, group: _RowGroup) -> ConfigError:
         f"{group.file or url} is not the file any more that the dataset {url} was opened with: "
         "leave its files alone while a job runs, and start the job anew"
     )
-
-
-def _one_line(exc: BaseException) -> str:
-    return " ".join(str(exc).split())[:240] or type(exc).__name__

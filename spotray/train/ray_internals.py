@@ -64,7 +64,7 @@ from ray.train.v2.torch.torch_trainer import TorchTrainer
 from ray.tune.trainable.trainable import _DICT_CHECKPOINT_FILE_NAME as DICT_CHECKPOINT_FILE
 from ray.util import placement_group_table
 
-from spotray.errors import SpotrayError, WorldBroken
+from spotray.errors import SpotrayError, WorldBroken, first_line
 
 __all__ = ["DICT_CHECKPOINT_FILE", "FutureSave"]  # Ray's own, under names of ours
 
@@ -319,7 +319,7 @@ def loss_of(failed: TrainingFailedError) -> str:
     if isinstance(failed, ControllerError):
         # A worker that dies while its group starts reaches Ray Train as an error of Ray's.
         cause = failed.controller_failure
-        return f"at the start: {_line(cause)}" if isinstance(cause, RayError) else ""
+        return f"at the start: {first_line(cause)}" if isinstance(cause, RayError) else ""
     if not isinstance(failed, WorkerGroupError):
         return ""
     lost = []
@@ -330,12 +330,12 @@ def loss_of(failed: TrainingFailedError) -> str:
             base = base.health_check_failure
         bases.append(base)
         if isinstance(base, RayActorError | GetTimeoutError | WorkerHealthCheckTimeoutError):
-            lost.append(f"rank {rank}: {_line(base)}")
+            lost.append(f"rank {rank}: {first_line(base)}")
     if lost:
         return "; ".join(lost)
     # The peers of a lost worker fail first; Ray hears of the worker itself later.
     if bases and all(isinstance(b, WorldBroken) or _is_broken_pipe(b) for b in bases):
-        return f"peers failed: {_line(bases[0])}"
+        return f"peers failed: {first_line(bases[0])}"
     return ""
 
 
@@ -344,11 +344,6 @@ def _is_broken_pipe(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(
         words in str(error) for words in ("Connection closed by peer", "Connection reset by peer")
     )
-
-
-def _line(error: BaseException) -> str:
-    text = str(error).strip() or repr(error)
-    return text.splitlines()[0][:160]
 
 
 def usable_nodes(*, probe: bool) -> set[str]:

@@ -1,10 +1,7 @@
 """Saves the state of a run: snapshots in node memory, checkpoints in storage, each when due.
 
-Saving pays for itself in time: what a save cost, the time until the next one must be
-worth (`SpotConfig.save_cost_frac`). A save costs the time that training stands still
-for it and, where training itself runs on the CPU, the CPU time taken beside it.
-
-What to go on from after a loss is not decided here but in `spotray.train.keeper`.
+How often is for `spotray.train.pace` to say; what to go on from after a loss is not decided
+here but in `spotray.train.keeper`.
 """
 
 from __future__ import annotations
@@ -15,11 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from spotray.checkpoint import manifest as manifests
-from spotray.checkpoint.interval import checkpoint_interval_s
 from spotray.errors import FencedOut, WorldBroken
 from spotray.events import CheckpointCommitted, CheckpointRejected, SnapshotTaken, Warned
 from spotray.train.capture import Captured, byte_index
 from spotray.train.checkpointer import Checkpointer, Commit, Committed
+from spotray.train.pace import Pace
 from spotray.train.session import Session
 from spotray.train.sharded import NO_SNAPSHOTS
 from spotray.train.shelf import COPIES, Copier, fetch_copy
@@ -28,15 +25,6 @@ from spotray.train.state import TrainState
 from spotray.train.world import World
 
 log = logging.getLogger(__name__)
-
-# Of what saves may cost, what they are planned to: they also slow the steps beside them, by
-# caches and memory, which cannot be seen from inside. benchmarks/checkpoint found 1.15 % and 1.22 %
-# (standard errors 0.27 and 0.17) of training at 200 MB on two cores where 1 % and 0.8 % were
-# planned, from saves that come oftener than they are planned; 0.86 % (0.14) from planned ones.
-_AIM = 0.65
-# Before the first save is measured. A new slot's pages cost more than the copy into them.
-_COPY_BYTES_PER_S = 2e9
-_WRITE_BYTES_PER_S = 2e8  # of CPU time: serializing and hashing
 
 
 class Saver:
@@ -174,45 +162,26 @@ class Saver:
 
     def snapshot_interval_s(self) -> float:
         """Time between two snapshots; infinite where there are none."""
-        if self.slots is None or self._session is None:
-            return float("inf")
-        spot = self._session.spot
-        frac = _AIM * spot.save_cost_frac
-        if self.checkpoints is not None:
-            used = self._checkpoint_training_cost_s() / self.checkpoint_interval_s()
-            frac -= min(used, frac / 2)
-        cost_s = self.snapshot_cost_s or self._size_bytes / _COPY_BYTES_PER_S
-        return max(spot.snapshot_interval_s, cost_s / frac)
+        return self._pace().snapshot_interval_s() if self.slots is not None else float("inf")
 
     def checkpoint_interval_s(self) -> float:
-        """Training time between two checkpoint starts.
+        """Training time between two checkpoint starts."""
+        return self._pace().checkpoint_interval_s()
 
-        Where nodes hold snapshots, a checkpoint serves when all of them are lost at
-        once, which is no more likely than the loss of one; without, when any is lost.
-        """
-        assert self._session is not None, "no session, no storage"
-        spot = self._session.spot
-        if spot.checkpoint_interval_s is not None:
-            return spot.checkpoint_interval_s
-        lost, up_s = self._session.link.losses() if self._session.link is not None else (0, 0.0)
-        # The first guess counts as one preemption seen after that time.
-        node_mtbp_s = (spot.node_mtbp_s + up_s) / (1 + lost)
-        alone = bool(self._lacking)
-        cost_s = self._checkpoint_training_cost_s()
-        best_s = checkpoint_interval_s(
-            write_s=max(cost_s, 1e-6),
-            mtbp_s=node_mtbp_s / self._world.size if alone else node_mtbp_s,
+    def _pace(self) -> Pace:
+        session = self._session
+        assert session is not None, "no session, nothing to save"
+        return Pace(
+            spot=session.spot,
+            workers=self._world.size,
+            on_cpu=self._on_cpu,
+            size_bytes=self._size_bytes,
+            has_storage=self.checkpoints is not None,
+            storage_alone=self.lacks_snapshots,
+            losses=session.link.losses() if session.link is not None else (0, 0.0),
+            snapshot_cost_s=self.snapshot_cost_s,
+            checkpoint=self._checkpoint,
         )
-        frac = _AIM * spot.save_cost_frac
-        affordable_s = cost_s / (frac if alone else frac / 2)
-        return max(best_s, affordable_s, spot.checkpoint_min_interval_s, 2 * self.checkpoint_cost_s)
-
-    def _checkpoint_training_cost_s(self) -> float:
-        """What the last checkpoint cost training on this worker; a guess before the first."""
-        if self._checkpoint is not None:
-            return self._checkpoint.blocked_s + (self._checkpoint.cpu_s if self._on_cpu else 0.0)
-        mine = self._size_bytes / self._world.size
-        return mine / _COPY_BYTES_PER_S + (mine / _WRITE_BYTES_PER_S if self._on_cpu else 0.0)
 
     @property
     def _on_cpu(self) -> bool:

@@ -135,7 +135,7 @@ class Parts:
         self.scaler.update()
         self.optimizer.zero_grad()
         self.scheduler.step()
-        if self._run._complete:
+        if self._run._stepping.is_complete:
             self.counter.batches += 1
             self.counter.history[self._run.step % 3] = self._run.step
 
@@ -175,15 +175,19 @@ def train(
         arguments = {"global_batch_size": 16, "micro_batch_size": 2, "seed": 3, **(run_args or {})}
         run = Run(reduction=reduction, **arguments)  # type: ignore[arg-type]
         if session is None:
-            run._world = world
+            run._stepping.world = world
         parts = Parts(run, model=model, amp=amp, samples=samples)
         for _ in run.epochs(epochs):
             for x, y in parts.loader:
                 parts.learn(x, y)
-                if run._complete:
+                if run._stepping.is_complete:
                     losses.append((run.step + 1, run.loss))
-                if stop_at is not None and run.step + run._complete >= stop_at and run._complete:
-                    run._end_step()
+                if (
+                    stop_at is not None
+                    and run.step + run._stepping.is_complete >= stop_at
+                    and run._stepping.is_complete
+                ):
+                    run._stepping.end_step()
                     _settle(run)
                     return {
                         "events": journal.events,
@@ -206,7 +210,7 @@ def train(
 
 def _settle(run: Run) -> None:
     """End the threads beside training, so that they do not outlive the process group."""
-    saver = run._ready.keeper.saver
+    saver = run._stepping.ready.keeper.saver
     if saver.slots is not None:
         saver.slots.wait()
     if saver.checkpoints is not None:

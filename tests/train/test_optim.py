@@ -166,7 +166,7 @@ class Numbers(torch.utils.data.Dataset[Any]):
 def scaled_training(world: World, explode_in_shard_of: int) -> dict[str, Any]:
     """Six steps; the loss of the micro-batch with that sample overflows when it is scaled."""
     run = Run(global_batch_size=8, micro_batch_size=2)
-    run._world = world
+    run._stepping.world = world
     torch.manual_seed(0)
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -188,7 +188,7 @@ def scaled_training(world: World, explode_in_shard_of: int) -> dict[str, Any]:
             scaler.update()
             optimizer.zero_grad()
             scheduler.step()
-            if run._complete:
+            if run._stepping.is_complete:
                 weights.append(model.weight.detach().numpy().tobytes())
                 scales.append(scaler.get_scale())
     return {"first": first, "weights": weights, "scales": scales, "lr": scheduler.get_last_lr()}

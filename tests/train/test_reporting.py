@@ -7,24 +7,16 @@ from pathlib import Path
 import pytest
 
 from spotray.errors import JournalError
-from spotray.events import Event, Reported
+from spotray.events import Reported
 from spotray.train.config import SpotConfig
 from spotray.train.reporting import Reports
 from spotray.train.session import Session
 from spotray.train.state import Position
 from spotray.train.world import World
+from tests.train.jobs import Memory
 
 
-class Journal:
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def append(self, event: Event) -> None:
-        self.events.append(event)
-
-    def flush(self) -> None:
-        return
-
+class Journal(Memory):
     def told(self) -> list[tuple[int, float]]:
         """Steps and losses, since the last time."""
         events, self.events = self.events, []

@@ -194,7 +194,7 @@ def test_prepare_of_one_of_each_kind_returns_them_in_order() -> None:
     assert next(iter(loader)).shape == (2, 2)
     assert (a, c) == (one, two)
     assert (b.inner, d.inner) == (adam, sgd)
-    parts = run._ready.keeper._state.parts
+    parts = run._stepping.ready.keeper._state.parts
     assert set(parts) == {"model", "model_1", "optimizer", "optimizer_1", "position"}
 
 
@@ -289,13 +289,13 @@ def test_an_epoch_left_early_does_not_spoil_the_next_ones_audit(journal: Memory)
 def noisy_steps(world: World) -> list[list[float]]:
     """What the loop's body draws after each step, and after the epoch."""
     run = Run(global_batch_size=8, micro_batch_size=2)
-    run._world = world
+    run._stepping.world = world
     net, loader = run.prepare(model(), Rows(20))
     drawn = []
     for _ in run.epochs(2):
         for x in loader:
             run.backward(loss_of(net, x))
-            if run._complete:  # as optimizers that add noise do it
+            if run._stepping.is_complete:  # as optimizers that add noise do it
                 drawn.append(torch.rand(2).tolist())
         drawn.append(torch.rand(2).tolist())
     return drawn

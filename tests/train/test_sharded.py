@@ -166,7 +166,7 @@ def train(
             arguments = {"global_batch_size": 16, "micro_batch_size": 4, "seed": 3}
             run = Run(**{**arguments, **(run_args or {})})  # type: ignore[arg-type]
             if session is None:
-                run._world = world
+                run._stepping.world = world
             net = Net()
             shard(net, how)
             models: dict[str, nn.Module] = {"net": net}
@@ -212,12 +212,12 @@ def train(
                     scaler.step(optimizer)
                     scaler.update()
                     optimizer.zero_grad()
-                    if run._complete:
+                    if run._stepping.is_complete:
                         losses.append(run.loss or 0.0)
                         norms.append(float(norm) if clip else 0.0)
                         if stop_at is not None and run.step + 1 >= stop_at:
-                            run._end_step()
-                            saver = run._ready.keeper.saver
+                            run._stepping.end_step()
+                            saver = run._stepping.ready.keeper.saver
                             saver.checkpoint_now(run.step, run.epoch)
                             return result()
                 if evaluate:
@@ -460,7 +460,7 @@ def refused(world: World, case: str) -> str:
             wire_dtype="bfloat16" if case == "wire" else "float32",
         )
         if case != "alone":
-            run._world = world
+            run._stepping.world = world
         net = Net()
         optimizer = torch.optim.AdamW(net.parameters())
         if case == "replicated":
@@ -478,7 +478,7 @@ def refused(world: World, case: str) -> str:
             for x, y in loader:
                 run.backward(F.cross_entropy(net(x), y))
                 optimizer.step()
-            run._ready.keeper._state.capture()
+            run._stepping.ready.keeper._state.capture()
         except ConfigError as exc:
             return str(exc)
         return ""

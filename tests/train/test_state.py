@@ -109,8 +109,7 @@ def position(
     """The position of a run as it is after ``prepare``."""
     run = Run(global_batch_size=global_batch_size, micro_batch_size=micro_batch_size, seed=seed)
     run.prepare(nn.Linear(1, 1), list(range(count)))
-    assert run._prepared is not None
-    return TrainState({"position": run._prepared.keeper._state.parts["position"]})
+    return TrainState({"position": run._stepping.ready.keeper._state.parts["position"]})
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Any
 
 from spotray.cloud.account import Bucket, Image, Limit, RunningNode, TypeOffer
 from spotray.cloud.gcp.errors import NO_CREDENTIALS, foreign_errors, reason_of
-from spotray.errors import ConfigError, NotAnswered, NotPermittedError
+from spotray.errors import ConfigError, NotAnswered, NotPermittedError, one_line
 
 # Source: "Allocation quotas", Compute Engine docs, 2026: families with a quota of their own.
 _CPU_FAMILIES = ("n2", "n2d", "c2", "c2d", "c3", "c3d", "t2d", "m1", "m2")
@@ -344,7 +344,7 @@ def _asking(what: str) -> Iterator[None]:
     except HttpError as exc:
         raise NotAnswered(f"{what}: {': '.join(reason_of(exc))}") from exc
     except foreign_errors() + (GoogleAuthError, OSError) as exc:
-        raise NotAnswered(f"{what}: {' '.join(str(exc).split())[:200]}") from exc
+        raise NotAnswered(f"{what}: {one_line(exc, 200)}") from exc
 
 
 def _no_right(exc: Exception) -> Exception:
