@@ -48,10 +48,14 @@ ALLOWED = {
     "sklearn": ("lab/digits.py",),
     "pyarrow": ("storage.py", "market/table.py", "checkpoint/", "train/", "tune/", "lab/"),
     "matplotlib": ("report/",),
+    "plotly": ("report/",),
     "rich": ("cli/", "lab/", "tune/progress.py"),
 }
 # Extras: never at module level.
-LAZY = ("boto3", "botocore", "google", "googleapiclient", "azure", "sklearn", "matplotlib")
+LAZY = (
+    *("boto3", "botocore", "google", "googleapiclient", "azure"),
+    *("sklearn", "matplotlib", "plotly"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
