@@ -54,12 +54,13 @@ ALLOWED = {
     "tensorboardX": ("track/tensorboard.py",),
     "mlflow": ("track/mlflow.py",),
     "wandb": ("track/wandb.py",),
+    "plotly": ("report/",),
     "rich": ("cli/", "lab/", "tune/progress.py"),
 }
 # Extras: never at module level.
 LAZY = (
-    *("boto3", "botocore", "google", "googleapiclient", "azure", "sklearn", "matplotlib"),
-    *("tensorboardX", "mlflow", "wandb"),
+    *("boto3", "botocore", "google", "googleapiclient", "azure"),
+    *("sklearn", "matplotlib", "plotly", "tensorboardX", "mlflow", "wandb"),
 )
 
 

@@ -48,7 +48,11 @@ def run(args: argparse.Namespace) -> int:
 
         return run_cost(run_dir, json=args.json)
     loaded = load_run(run_dir)
-    result = account(loaded.events, damaged_lines=loaded.damaged_lines)
+    result = account(
+        loaded.events,
+        damaged_lines=loaded.damaged_lines,
+        unfinished_lines=loaded.unfinished_lines,
+    )
     if args.json:
         print_json(result)
         return 0

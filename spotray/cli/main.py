@@ -25,6 +25,7 @@ COMMANDS = (
     "stop",
     "status",
     "cost",
+    "report",
     "prices",
     "plan",
     "bench_node",

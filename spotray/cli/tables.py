@@ -6,13 +6,12 @@ for a log or for ``grep``.
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from spotray.report.plain import plain as plain
 from spotray.report.tables import duration as duration
 from spotray.report.tables import fine_duration as fine_duration
 from spotray.report.tables import percent as percent
@@ -40,18 +39,3 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 def print_json(result: Any) -> None:
     """Print a result object as JSON; numbers that JSON does not know become null."""
     print(json.dumps(plain(result), indent=2, allow_nan=False))
-
-
-def plain(value: Any) -> Any:
-    """A result object as dicts, lists, strings and finite numbers."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        derived = [name for name, kind in vars(type(value)).items() if isinstance(kind, property)]
-        return fields | {name: plain(getattr(value, name)) for name in derived}
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

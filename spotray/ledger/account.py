@@ -9,10 +9,12 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 from spotray.events import (
     DiskDeleted,
@@ -23,6 +25,7 @@ from spotray.events import (
     NodeDown,
     NodeUp,
     PriceChanged,
+    StepsDone,
 )
 from spotray.ledger.activity import Activity, activities
 from spotray.ledger.charges import Charge, DiskCost, charges, disk_costs
@@ -33,6 +36,9 @@ from spotray.ledger.pricing import Life, Money, Prices, Span, clip, lives
 
 AFTER_TRAINING = "after training"  # until the job's end
 _JUMP_S = 1.0  # clocks of machines that agree may differ by that much
+# A step is doubted that takes so long, and so many times as long as others.
+_LONG_STEP_S, _LONG_STEP = 600.0, 50.0
+_TOLD = 3  # of many alike
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,14 +79,18 @@ class Account(CostSummary):
 
 
 def account(
-    events: Iterable[Event], *, until_s: float | None = None, damaged_lines: int = 0
+    events: Iterable[Event],
+    *,
+    until_s: float | None = None,
+    damaged_lines: int = 0,
+    unfinished_lines: int = 0,
 ) -> Account:
     """Everything that a run's journals say of its money.
 
     Args:
         until_s: leave out what came after; nodes still up and jobs still running count
             until then. Default: the last event's time.
-        damaged_lines: of the journals, to be told.
+        damaged_lines, unfinished_lines: of the journals, to be told.
     """
     everything = sorted(events, key=lambda event: event.at_s)
     if until_s is None:
@@ -106,7 +116,10 @@ def account(
             for key, value in event.labels.items()
         },
         left_out=tuple(
-            doubts(everything, ran, summary, until_s=until_s, damaged_lines=damaged_lines)
+            [
+                *_lines(damaged_lines, unfinished_lines),
+                *doubts(everything, ran, summary, until_s=until_s),
+            ]
         ),
     )
 
@@ -224,11 +237,8 @@ def doubts(
     summary: CostSummary,
     *,
     until_s: float,
-    damaged_lines: int = 0,
 ) -> Iterator[str]:
     """What the sums do not cover, and what they took on trust; one line each."""
-    if damaged_lines:
-        yield f"{damaged_lines} damaged journal lines were left out"
     if summary.unseen_nodes:
         yield f"{summary.unseen_nodes} nodes that trained are in no journal: their cost is missing"
     for node in summary.nodes:
@@ -238,6 +248,7 @@ def doubts(
                 f"{node.money.unpriced_s:.0f} s of its time, which is in no sum of money"
             )
     yield from _ends(events, ran, until_s=until_s)
+    yield from _jumps(events)
     for event in events:
         if isinstance(event, PriceChanged) and event.usd_per_hour < 0:
             yield f"{event.market}: a price of ${event.usd_per_hour} an hour is below zero"
@@ -248,6 +259,38 @@ def doubts(
         yield f"no price is known of the disks {', '.join(unpriced)}"
     if mounted.keys() - deleted:
         yield f"{len(mounted.keys() - deleted)} disks were not deleted yet, and cost on"
+
+
+def _lines(damaged: int, unfinished: int) -> Iterator[str]:
+    if damaged:
+        yield f"{damaged} damaged journal lines were left out"
+    if unfinished:
+        yield (
+            f"{unfinished} journal lines without an end were left out: a writer died in them, "
+            "or is still at them"
+        )
+
+
+def _jumps(events: Iterable[Event]) -> Iterator[str]:
+    """Steps that ended before they began, or that took so long that a clock must have jumped."""
+    spans = [
+        (step, later - sooner)
+        for event in events
+        if isinstance(event, StepsDone)
+        for step, (sooner, later) in enumerate(pairwise(event.ended_at_s), event.first_step + 1)
+    ]
+    if not spans:
+        return
+    usual_s = statistics.median(seconds for _, seconds in spans)
+    longest_s = max(_LONG_STEP_S, _LONG_STEP * usual_s)
+    odd = [(step, s) for step, s in spans if s < -_JUMP_S or s > longest_s]
+    for step, seconds in odd[:_TOLD]:
+        yield (
+            f"step {step} took {seconds:.0f} s by the clock of its worker, where {usual_s:.3g} s "
+            "are usual: a clock jumped, or the loop stood still; node time is as the clocks say"
+        )
+    if len(odd) > _TOLD:
+        yield f"so did {len(odd) - _TOLD} more steps"
 
 
 def _ends(events: Sequence[Event], ran: Sequence[Life], *, until_s: float) -> Iterator[str]:

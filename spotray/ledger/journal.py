@@ -231,6 +231,12 @@ class JournalReader:
         self._store = store
         self._offsets: dict[str, int] = {}  # bytes read of each file, whole lines
         self._told_by: dict[int, str] = {}  # hash of a line -> its writer
+        self._torn: set[str] = set()  # files whose last line has no end
+
+    @property
+    def unfinished(self) -> int:
+        """Lines without an end, which are left out so far."""
+        return len(self._torn)
 
     def poll(self) -> list[Event]:
         """Events that came since the last call, by time; at first all there are.
@@ -255,7 +261,12 @@ class JournalReader:
         with self._store.open_input(name) as stream:
             stream.seek(start)
             data = stream.read()
-        data = data[: data.rfind(b"\n") + 1]
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            self._torn.add(name)
+        else:
+            self._torn.discard(name)
+        data = whole
         events = []
         for line in data.split(b"\n"):
             if not line.strip():

@@ -29,6 +29,7 @@ class RunEvents:
     events: tuple[Event, ...]  # of all journals, by time
     journals: tuple[str, ...]  # URLs that were read
     damaged_lines: int = 0
+    unfinished_lines: int = 0  # whose writer is still at them, or died there
     missing: tuple[str, ...] = field(default=())  # one line for each journal not read
 
 
@@ -78,6 +79,7 @@ class RunReader:
             events=tuple(self._events),
             journals=tuple(self._readers),
             damaged_lines=sum(reader.damaged for reader in self._readers.values()),
+            unfinished_lines=sum(reader.unfinished for reader in self._readers.values()),
             missing=tuple(self._missing.values()),
         )
 

@@ -12,7 +12,9 @@ from numbers import Real
 from typing import Any
 
 from spotray.events import (
+    CheckpointCommitted,
     Event,
+    FellBack,
     JobEnded,
     JobStarted,
     NodeDown,
@@ -20,9 +22,13 @@ from spotray.events import (
     NoticeCancelled,
     NoticeReceived,
     Reported,
+    ResizeAgreed,
+    Restored,
     SnapshotTaken,
     StepsDone,
+    TrainingDone,
     TrialHeldBack,
+    WorkerGroupLost,
     WorkerGroupStarted,
 )
 from spotray.ledger.cost import job_windows, node_facts
@@ -34,6 +40,19 @@ from spotray.ledger.sharing import UNKNOWN_MARKET, Bill, SweepCost, market_of, s
 from spotray.ledger.summary import job_state, warnings_in
 
 _News = NodeDown | NoticeReceived | NoticeCancelled
+_OneTrials = (
+    JobStarted
+    | JobEnded
+    | TrainingDone
+    | WorkerGroupLost
+    | FellBack
+    | ResizeAgreed
+    | Restored
+    | StepsDone
+    | Reported
+    | SnapshotTaken
+    | CheckpointCommitted
+)
 _MANY = {StepsDone, Reported, SnapshotTaken}  # of which a long sweep has most, about no money
 
 
@@ -173,9 +192,12 @@ def summarize_sweep(events: SweepEvents, *, until_s: float | None = None) -> Swe
 
 
 def plain_events(sweep: SweepEvents) -> list[Event]:
-    """A sweep as one job's facts: when it ran, as the sweep or its trials tell, and its nodes."""
+    """A sweep as one job's facts: when it ran, as the sweep or its trials tell, and its nodes.
+
+    What only one trial did is left out: the generations and steps of several do not add up.
+    """
     everyones = [event for own in sweep.runs.values() for event in own]
-    events = [*sweep.shared, *(e for e in everyones if not isinstance(e, JobStarted | JobEnded))]
+    events = [*sweep.shared, *(event for event in everyones if not isinstance(event, _OneTrials))]
     if not any(isinstance(event, JobStarted) for event in sweep.shared):
         for low, high in _Folded(sweep, None).windows:
             events.append(JobStarted(at_s=low, job=sweep.name, run_id=""))

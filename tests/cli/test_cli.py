@@ -138,6 +138,41 @@ def test_an_unknown_price_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "no agent on node n" in capsys.readouterr().out
 
 
+def test_the_costs_of_several_runs_add_up_by_run_week_and_label(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [str(tmp_path / name) for name in ("one", "two")]
+    for folder, team in zip(folders, ("vision", "speech"), strict=True):
+        start = JobStarted(at_s=0.0, job="j", run_id="r", labels={"team": team})
+        write(Path(folder), node(team), start, ENDED)
+    assert main(["cost", *folders]) == 0
+    text = capsys.readouterr().out
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert lines[0] == "cost $2.00 for 2 runs, billed $2.00, on demand $8.00"
+    for row in ("1970-W01 2 h 0 min $2.00 $8.00", "vision 1 h 0 min $1.00 $4.00"):
+        assert row in lines, row
+    assert main(["cost", *folders, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["by_run"][folders[0]]["cost_usd"] == pytest.approx(1.0)
+    assert result["by_label"]["team"]["speech"]["cost_usd"] == pytest.approx(1.0)
+    assert result["billed_usd"] == pytest.approx(2.0)
+
+
+def test_cost_tells_the_bill_and_where_the_money_went(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cost", str(run_dir), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    causes = result["by_cause"]
+    assert sum(one["seconds"] for one in causes.values()) == pytest.approx(3620)
+    assert causes["useful"]["seconds"] == pytest.approx(8 * 2 + 12)
+    assert result["billed_usd"] == pytest.approx(result["total"]["cost_usd"])
+    assert main(["cost", str(run_dir)]) == 0
+    text = capsys.readouterr().out
+    assert "the same steps on demand, undisturbed: $0.0" in text
+    assert "By cause" in text
+
+
 @pytest.mark.parametrize("command", ["status", "cost"])
 def test_a_folder_without_a_journal_is_one_line_and_exit_code_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,11 +18,15 @@ from spotray.events import (
     NodeDown,
     NodeUp,
     PriceChanged,
+    StepsDone,
+    encode,
 )
 from spotray.ledger.account import Account, account, weeks
 from spotray.ledger.charges import FREE, LEAST
 from spotray.ledger.goodput import goodput
 from spotray.ledger.pricing import Money
+from spotray.ledger.rundir import load_run
+from spotray.storage import Store
 
 from .story import ON_DEMAND_USD, SPOT, SPOT_USD, STEP_S, four_losses
 from .test_cost import HOUR_S, down, job, markets, up
@@ -194,7 +199,37 @@ def test_what_the_sums_leave_out_is_told(events: list[Event], words: str) -> Non
 
 
 def test_damaged_lines_are_told() -> None:
-    assert account([], damaged_lines=3).left_out == ("3 damaged journal lines were left out",)
+    told = account([], damaged_lines=3, unfinished_lines=1).left_out
+    assert told[0] == "3 damaged journal lines were left out"
+    assert told[1].startswith("1 journal lines without an end were left out")
+
+
+def test_a_journal_that_was_cut_in_a_line_counts_the_rest_and_says_so(tmp_path: Path) -> None:
+    store = Store.at(tmp_path)
+    whole = [*job(0), up(0), up(1, "late")]
+    text = "".join(encode(event) + "\n" for event in whole)
+    store.write("w.jsonl", text[:-20].encode())
+    run = load_run(tmp_path)
+    bill = account(run.events, unfinished_lines=run.unfinished_lines)
+    assert [node.node_id for node in bill.nodes] == []  # up at the last moment that is known
+    assert run.unfinished_lines == 1
+    assert any("without an end" in line for line in bill.left_out)
+    store.write("w.jsonl", text.encode())
+    assert load_run(tmp_path).unfinished_lines == 0
+
+
+@pytest.mark.parametrize("jump_s", [-500.0, 4000.0])
+def test_a_clock_that_jumped_is_told_and_the_sums_still_add_up(jump_s: float) -> None:
+    events = []
+    for event in four_losses().events:
+        if isinstance(event, StepsDone) and event.first_step == 5:
+            *ends, last = event.ended_at_s
+            event = replace(event, ended_at_s=(*ends, last + jump_s), at_s=last + jump_s)
+        events.append(event)
+    bill = account(events)
+    adds_up(bill)
+    assert sum(line.startswith("step 8 took ") for line in bill.left_out) == 1
+    assert not any("clock" in line for line in account(four_losses().events).left_out)
 
 
 def test_labels_are_those_of_the_job() -> None:
