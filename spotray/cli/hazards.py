@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from spotray.errors import ConfigError
+from spotray.errors import ConfigError, JournalError
 
 if TYPE_CHECKING:
+    from spotray.ledger.lifetimes import Known
     from spotray.market.hazards import AgeBand, Hazard, Hazards
-    from spotray.market.lives import NodeLife
+    from spotray.market.lives import LivesBook, NodeLife
 
 _AGES_H = (1, 4, 24)
 
@@ -22,7 +24,8 @@ def add_parser(subparsers: Any) -> None:
         help="how long your own spot nodes lived, by market, type, age and hour",
         description="Read the journals of runs and clusters, and say how likely a spot node is "
         "lost: by market, type and zone, by age, and by hour of the day. With few lives seen the "
-        "answer leans on the next wider group, at last on public traces.",
+        "answer leans on the next wider group, at last on public traces. What was read is kept: "
+        "in the storage path for other clusters, and on this machine for `spotray plan`.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -35,8 +38,9 @@ def add_parser(subparsers: Any) -> None:
         "--book",
         metavar="FOLDER",
         help="keep the lives in this folder of storage, and count those that it has from before "
-        "and from other clusters",
+        "and from other clusters; default: the folder `hazards` of each FOLDER",
     )
+    parser.add_argument("--no-keep", action="store_true", help="look, and keep nothing")
     parser.add_argument(
         "--market", metavar="CLOUD/ZONE/TYPE/spot", help="tell of this market more closely"
     )
@@ -50,26 +54,14 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Gather, keep, fit and print."""
     from spotray.cli.tables import print_json
-    from spotray.ledger.lifetimes import Gathered, gather
     from spotray.market.hazards import age_bands, learn
-    from spotray.market.lives import LivesBook, merged
     from spotray.market.offer import Market
-    from spotray.storage import Store
 
-    if not args.folders and not args.book:
-        raise ConfigError("nothing to read: give folders of runs or journals, or a --book")
     market = Market.parse(args.market) if args.market else None
     if market is not None and not market.spot:
         raise ConfigError(f"market {args.market!r}: only spot nodes have a hazard: end it in /spot")
-    gathered = gather(args.folders) if args.folders else Gathered(told=(), missing=())
-    lives = [one for told in gathered.told for one in told.lives]
-    if args.book:
-        book = LivesBook(Store.at(args.book))
-        for told in gathered.told:
-            if told.lives:
-                book.put(told.source, told.lives)
-        lives += book.lives()
-    lives = merged(lives)
+    known = _known(args)
+    lives = known.lives
     hazards = learn(lives)
     hazard = _of_all(hazards) if market is None else hazards.of(market)
     bands = age_bands(one.life for one in lives if _is_of(one, hazard.name))
@@ -83,16 +75,70 @@ def run(args: argparse.Namespace) -> int:
                 "levels": hazards.levels,
                 "by_age": bands,
                 "by_hour": hazards.hours,
-                "missing": gathered.missing,
+                "books": known.books,
+                "missing": known.missing,
             }
         )
         return 0
     _show(hazards, hazard, bands)
-    for missing in gathered.missing:
+    for url in known.books:
+        print(f"kept in {url}: give it to other clusters and machines as a book")
+    for missing in known.missing:
         print(f"warning: {missing}")
     if args.plot:
         print(f"\nplot of {hazard.name}: {args.plot}")
     return 0
+
+
+def _known(args: argparse.Namespace) -> Known:
+    """Read, and keep it where others and the next plan find it."""
+    from spotray.ledger.lifetimes import Known, gather, gather_and_keep
+    from spotray.market.lives import LivesBook, merged
+    from spotray.storage import Store
+
+    own = own_book()
+    if not args.folders and not args.book:
+        if not (lives := own.lives()):
+            raise ConfigError("nothing to read: give folders of runs or journals, or a --book")
+        return Known(lives=tuple(lives), books=(), missing=())
+    if args.no_keep:
+        gathered = gather(args.folders)
+        lives = [one for told in gathered.told for one in told.lives]
+        if args.book:
+            lives += LivesBook(Store.at(args.book)).lives()
+        return Known(lives=tuple(merged(lives)), books=(), missing=gathered.missing)
+    known = gather_and_keep(args.folders, book=args.book or "")
+    if not known.lives:
+        return known
+    try:
+        own.put("; ".join(known.books or args.folders), known.lives)
+    except JournalError as exc:
+        return replace(known, missing=(*known.missing, f"not kept for `spotray plan`: {exc}"))
+    return known
+
+
+def own_book() -> LivesBook:
+    """What `spotray hazards` has seen on this machine; for `spotray plan`."""
+    from spotray.folders import user_folder
+    from spotray.market.lives import LivesBook
+    from spotray.storage import Store
+
+    return LivesBook(Store.at(user_folder("data") / "hazards"))
+
+
+def read_book(url: str) -> list[NodeLife]:
+    """The lives of a book.
+
+    Raises:
+        ConfigError: there are none.
+        JournalError: storage cannot be read, or the book is damaged.
+    """
+    from spotray.market.lives import LivesBook
+    from spotray.storage import Store
+
+    if lives := LivesBook(Store.at(url)).lives():
+        return lives
+    raise ConfigError(f"no lives of nodes in {url}: fill it with `spotray hazards FOLDER`")
 
 
 def _of_all(hazards: Hazards) -> Hazard:

@@ -47,6 +47,11 @@ def add_parser(subparsers: Any) -> None:
         help="until a new machine can work; default: %(default)g, not measured on a cloud",
     )
     parser.add_argument(
+        "--book",
+        metavar="FOLDER",
+        help="of your own nodes' lives; default: what `spotray hazards` kept on this machine",
+    )
+    parser.add_argument(
         "--preemptible",
         action="store_true",
         help="Google's older kind of spot, whose machines end after 24 h",
@@ -60,9 +65,11 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan and print."""
+    from spotray.cli.hazards import own_book, read_book
     from spotray.cli.prices import own_table
     from spotray.cli.tables import print_json
     from spotray.clock import SystemClock
+    from spotray.market.hazards import learn
     from spotray.plan.plan import Wish, plan
     from spotray.plan.rates import load_rates, of_model, rates_file
 
@@ -78,7 +85,14 @@ def run(args: argparse.Namespace) -> int:
         preemptible=args.preemptible,
     )
     rates = of_model(load_rates(rates_file()), args.model)
-    result = plan(wish, own_table(args.prices), rates, now_s=SystemClock().now_s())
+    lives = read_book(args.book) if args.book else own_book().lives()
+    result = plan(
+        wish,
+        own_table(args.prices),
+        rates,
+        hazards=learn(lives) if lives else None,
+        now_s=SystemClock().now_s(),
+    )
     if args.json:
         print_json(result)
     else:

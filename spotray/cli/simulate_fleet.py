@@ -72,16 +72,15 @@ def add_arguments(parser: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Simulate and print."""
+    from spotray.cli.hazards import read_book
     from spotray.cli.tables import print_json
     from spotray.market.hazards import learn
-    from spotray.market.lives import LivesBook
     from spotray.policy.fleet import FleetJob, Pauses
     from spotray.sim.fleet_cases import cut_fleet, load_zones, made_up_zones
     from spotray.sim.fleet_compare import fleet_standings, run_fleet_cases
     from spotray.sim.fleet_named import FLEET_BASELINE, FLEET_POLICIES, fleet_policy
-    from spotray.storage import Store
 
-    hazards = learn(LivesBook(Store.at(args.book)).lives()) if args.book else None
+    hazards = learn(read_book(args.book)) if args.book else None
     policies = {name: fleet_policy(name, hazards) for name in args.policy or FLEET_POLICIES}
     speeds = _speeds(args)
     if not 0 <= args.silent <= 1:

@@ -16,7 +16,8 @@
           data_disk: {size_gb: 200} # default: none; see `spotray.cluster.disks.config`
           on_demand_floor: 1        # default 0: so many are on-demand, and stay so
       launch_memory: ~/.spotray/launches.jsonl     # default
-      launch_policy: {name: spot-first, cooldown_s: 120}     # or expected-cost, which learns
+      launch_policy: {name: spot-first, cooldown_s: 120}     # or expected-cost, which learns,
+                                    # also of earlier clusters: book: s3://BUCKET/hazards
       controller: {return_to_spot: true}           # see `spotray.cluster.control`
 
 Every key is checked, all problems at once. No Ray and no cloud in here.
@@ -31,6 +32,7 @@ from typing import Any, TypeVar
 
 from spotray.cluster.control import ControlConfig, check_control, parse_control
 from spotray.cluster.disks.config import DataDisk, check_data_disk
+from spotray.cluster.launch_book import LearnedCost
 from spotray.cluster.problems import Problem, unknown_key
 from spotray.errors import ConfigError
 from spotray.market.offer import Market
@@ -105,6 +107,11 @@ class LaunchConfig:
     memory: str = DEFAULT_MEMORY
     policy: LaunchPolicy = field(default_factory=SpotFirst)
     control: ControlConfig = field(default_factory=ControlConfig)
+
+    @property
+    def book(self) -> str:
+        """The folder of the book that the policy reads; empty: it reads none."""
+        return self.policy.book if isinstance(self.policy, LearnedCost) else ""
 
     @classmethod
     def parse(cls, provider: Mapping[str, Any], *, cloud: str) -> LaunchConfig:
@@ -288,12 +295,19 @@ def _spot_first(settings: Mapping[str, Any]) -> LaunchPolicy:
 
 
 def _expected_cost(settings: Mapping[str, Any]) -> LaunchPolicy:
-    return ExpectedCost(_numbers(ExpectedCostConfig, settings))
+    numbers = {key: value for key, value in settings.items() if key != "book"}
+    config = _numbers(ExpectedCostConfig, numbers, "book")
+    if "book" not in settings:
+        return ExpectedCost(config)
+    book = settings["book"]
+    if not isinstance(book, str) or not book:
+        raise ConfigError(f"book {book!r} is no folder: write a path or a URL, s3://BUCKET/hazards")
+    return LearnedCost(config, book)
 
 
-def _numbers(cls: type[_Config], settings: Mapping[str, Any]) -> _Config:
+def _numbers(cls: type[_Config], settings: Mapping[str, Any], *others: str) -> _Config:
     known = [f.name for f in dataclasses.fields(cls)]
-    for problem in _unknown_keys("", settings, ("name", *known)):
+    for problem in _unknown_keys("", settings, ("name", *known, *others)):
         raise ConfigError(f"{problem.path} {problem.what}: {problem.cure}")
     return cls(**settings)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 import math
+import os
 import signal
 import sys
 import threading
@@ -22,6 +23,7 @@ import yaml
 from spotray.cluster.drain import drain_node, split_address
 from spotray.cluster.memory import LaunchMemory
 from spotray.cluster.telling import Teller
+from spotray.controller.book import BookKeeper
 from spotray.controller.idle import IdleWatch
 from spotray.controller.pools import ClusterPools
 from spotray.controller.remember import StateFile
@@ -58,6 +60,11 @@ class _Service:
         # for the main thread, which takes them without a handler.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         self._thread.start()
+        if (book := self._cluster.book) and (journal := journal_of(self._args)):
+            keeper = BookKeeper(journal, book)
+            threading.Thread(
+                target=keeper.run, args=(self._stop,), name="book", daemon=True
+            ).start()
         signal.sigwait(_SIGNALS)
         end_s = time.monotonic() + _END_S
         self._stop.set()
@@ -122,6 +129,11 @@ class _Ending:
     def end_head(self) -> None:
         self._tell.close()  # with the head goes whatever is not written
         self._instances.end_head()
+
+
+def journal_of(args: argparse.Namespace) -> str:
+    """Where the cluster's facts are; empty: nowhere."""
+    return args.journal or os.environ.get("SPOTRAY_JOURNAL", "")
 
 
 def read_config(path: str) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class ClusterPools:
     control: ControlConfig = field(default_factory=ControlConfig)
     policy: LaunchPolicy = field(default_factory=SpotFirst)
     memory: str = DEFAULT_MEMORY
+    book: str = ""  # where the lives of its nodes are kept for other clusters; empty: nowhere
     zone: str = ""  # of nodes of which nobody says where they are
     instance_types: Mapping[str, str] = field(default_factory=dict)  # by node type, the same
     region: str = ""  # of all nodes, as a table of prices has it
@@ -76,6 +77,7 @@ class ClusterPools:
             control=launch.control,
             policy=launch.policy,
             memory=launch.memory,
+            book=launch.book,
             zone=zones[0] if zones else "",
             instance_types=types,
             region=str(provider.get("region") or provider.get("location") or ""),

@@ -10,19 +10,30 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 from spotray.errors import ConfigError
 from spotray.market.offer import Market
 from spotray.market.prices import PriceTable
-from spotray.market.survival import PRIOR
+from spotray.market.survival import PRIOR, Weibull
 from spotray.policy.decision import Attempt
 from spotray.policy.evidence import Told
 from spotray.policy.guarded import GuardConfig, Guarded, Ranking
 from spotray.policy.view import Launched, LaunchView, Refusal
 
+if TYPE_CHECKING:  # it brings pyarrow, and most launches know no lives
+    from spotray.market.hazards import Hazards
+
 HOUR_S = 3600.0
+
+
+def _losses_per_hour(fit: Weibull) -> float:
+    """Over the mean life."""
+    return HOUR_S / (fit.scale_s * math.gamma(1 + 1 / fit.shape))
+
+
 # Of the public availability traces of AWS V100: losses per node hour; the time without spot.
-PRIOR_HAZARD_PER_HOUR = HOUR_S / (PRIOR.scale_s * math.gamma(1 + 1 / PRIOR.shape))
+PRIOR_HAZARD_PER_HOUR = _losses_per_hour(PRIOR)
 PRIOR_REFUSED_FRAC = 0.45
 # Nobody tells when a node was let go: one that no loss is told of counts as seen alive so long.
 _SEEN_S = 4 * HOUR_S
@@ -88,11 +99,22 @@ class ExpectedCost(Guarded):
     """
 
     def __init__(
-        self, config: ExpectedCostConfig | None = None, *, prices: PriceTable | None = None
+        self,
+        config: ExpectedCostConfig | None = None,
+        *,
+        prices: PriceTable | None = None,
+        hazards: Hazards | None = None,
     ) -> None:
-        """``prices``: default: the table that comes with this package."""
+        """Take what is known beside the facts of a launch.
+
+        Args:
+            config: its numbers.
+            prices: default: the table that comes with this package.
+            hazards: of one's own nodes in earlier clusters; default: public traces.
+        """
         self.config: ExpectedCostConfig = config or ExpectedCostConfig()
         self._prices = prices or _bundled()
+        self._hazards = hazards
 
     def ranking(self, view: LaunchView, told: Told, free: list[Market]) -> Ranking:
         prices, unit = self._priced(view.candidates)
@@ -151,13 +173,20 @@ class ExpectedCost(Guarded):
             rest.add(by_cloud.get(market.cloud, mine), _LIKENESS)
             rest.add(siblings, -1.0)
             rest.add(mine, -_LIKENESS)
-            found[market] = self._belief((rest, siblings, mine))
+            before = self._before(market)
+            found[market] = self._belief((rest, siblings, mine), before_per_hour=before)
         return found
 
-    def _belief(self, levels: Iterable[_Seen]) -> Belief:
+    def _before(self, market: Market) -> float:
+        """Losses per node hour to believe in before anything is remembered."""
+        if self._hazards is None:
+            return PRIOR_HAZARD_PER_HOUR
+        return _losses_per_hour(self._hazards.of(market).fit)
+
+    def _belief(self, levels: Iterable[_Seen], *, before_per_hour: float) -> Belief:
         """Each level's mean, drawn to the one above: conjugate gamma and beta priors."""
         ends, asks = self.config.prior_losses, self.config.prior_launches
-        hazard, refused = PRIOR_HAZARD_PER_HOUR, PRIOR_REFUSED_FRAC
+        hazard, refused = before_per_hour, PRIOR_REFUSED_FRAC
         for seen in levels:  # what is left of a difference may be a rounding below 0
             hazard = (ends + max(seen.losses, 0.0)) / (ends / hazard + max(seen.hours, 0.0))
             refused = (asks * refused + max(seen.refused, 0.0)) / (asks + max(seen.asked, 0.0))

@@ -15,6 +15,13 @@ GCP = "gcp/us-central1-a/n1-standard-4/spot"
 HOUR = 3600.0
 
 
+@pytest.fixture(autouse=True)
+def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path_factory.mktemp("data")
+    monkeypatch.setenv("XDG_DATA_HOME", str(home))
+    return home
+
+
 def journal(folder: Path, market: str, hours: list[float], cause: str = "preemption") -> Path:
     folder.mkdir(parents=True)
     events: list[Event] = []
@@ -51,6 +58,68 @@ def test_a_book_remembers_clusters_whose_journals_are_gone(
     assert json.loads(capsys.readouterr().out)["levels"]["all spot"]["losses"] == 3
     assert main(["hazards", "--book", book, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["levels"]["all spot"]["losses"] == 3
+
+
+def test_a_storage_path_keeps_its_own_book_for_other_clusters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = journal(tmp_path / "runs" / "a", AWS, [1.0, 2.0])
+    runs, book = str(tmp_path / "runs"), str(tmp_path / "runs" / "hazards")
+    assert main(["hazards", runs]) == 0
+    assert f"kept in {book}: " in capsys.readouterr().out
+    (first / "agent.jsonl").unlink()
+    journal(tmp_path / "runs" / "b", AWS, [3.0])
+    for asked in ([runs], [runs], ["--book", book]):
+        assert main(["hazards", *asked, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["levels"]["all spot"]["losses"] == 3
+        assert told["books"] == [book]
+    (tmp_path / "runs" / "b" / "agent.jsonl").unlink()
+    assert main(["hazards", runs, "--json"]) == 0  # its book is enough
+    assert json.loads(capsys.readouterr().out)["levels"]["all spot"]["losses"] == 3
+
+
+def test_who_only_looks_keeps_nothing(
+    tmp_path: Path, own_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal(tmp_path / "a", AWS, [1.0])
+    assert main(["hazards", str(tmp_path), "--no-keep", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["levels"]["all spot"]["losses"], told["books"]) == (1, [])
+    assert not (tmp_path / "hazards").exists()
+    assert not list(own_home.rglob("*.json"))
+    assert main(["hazards"]) == 1
+    assert "nothing to read" in capsys.readouterr().err
+
+
+def test_a_storage_path_that_cannot_be_written_is_told_and_read_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal(tmp_path / "a", AWS, [1.0])
+    # Nobody can make a folder there, not even root.
+    assert main(["hazards", str(tmp_path / "a"), "--book", "/proc/spotray-book"]) == 0
+    out = capsys.readouterr().out
+    assert "warning: cannot keep lives in " in out
+    assert "aws/us-east-1a/g5.xlarge" in out
+
+
+def test_the_next_plan_here_knows_what_was_seen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    asked = ["plan", "--gpus", "1", "--gpu", "A10G", "--hours", "2", "--cloud", "aws"]
+    assert main(asked) == 0
+    assert "own nodes" not in capsys.readouterr().out
+    journal(tmp_path / "a", AWS, [0.1] * 20)
+    assert main(["hazards", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert main(asked) == 0
+    (note,) = [line for line in capsys.readouterr().out.splitlines() if "own nodes" in line]
+    assert "by 20 lives of your own nodes (aws/g5.xlarge, 20 lost)" in note
+    assert main(["hazards", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["levels"]["all spot"]["losses"] == 20
+    assert main([*asked, "--book", str(tmp_path / "nothing")]) == 1
+    assert "no lives of nodes in" in capsys.readouterr().err
 
 
 def test_a_plot_is_drawn_with_googles_limit(

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from spotray.cluster.control import ControlConfig
+from spotray.cluster.launch_book import LearnedCost
 from spotray.cluster.markets import (
     LaunchConfig,
     NodeMarkets,
@@ -71,6 +72,15 @@ def test_a_policy_that_learns_is_chosen_by_its_name() -> None:
     assert (policy.config.recovery_s, policy.config.max_refusals) == (600, 2)
 
 
+def test_a_policy_may_read_a_book_which_the_controller_fills() -> None:
+    given = {"name": "expected-cost", "start_s": 300, "book": "s3://bucket/hazards"}
+    config = LaunchConfig.parse({**AWS, "launch_policy": given}, cloud="aws")
+    assert isinstance(config.policy, LearnedCost)
+    assert config.policy.config.start_s == 300
+    assert config.book == "s3://bucket/hazards"
+    assert LaunchConfig.parse(AWS, cloud="aws").book == ""
+
+
 @pytest.mark.parametrize(
     ("wrong", "path", "words"),
     [
@@ -122,6 +132,16 @@ def test_a_policy_that_learns_is_chosen_by_its_name() -> None:
             {"launch_policy": {"name": "expected-cost", "recovry_s": 1}},
             "provider.launch_policy",
             "recovery_s",
+        ),
+        (
+            {"launch_policy": {"name": "expected-cost", "book": 3}},
+            "provider.launch_policy",
+            "write a path or a URL",
+        ),
+        (
+            {"launch_policy": {"name": "spot-first", "book": "s3://b/hazards"}},
+            "provider.launch_policy",
+            "known are",
         ),
         (
             {"launch_policy": {"name": "expected-cost", "half_life_s": 0}},

@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from spotray.market.hazards import learn
+from spotray.market.lives import NodeLife
 from spotray.market.offer import Market
 from spotray.market.prices import PriceTable
 from spotray.policy.decision import Decision, Launch, Wait
@@ -220,3 +222,20 @@ def test_it_leaves_a_market_that_turns_bad_and_comes_back_once_it_is_good_again(
     assert chosen[0] >= 8, "it was the better one"
     assert chosen[1] < 1.5, "4-minute lives are not sought"
     assert chosen[2] > 12, "what was bad long ago is tried again, and kept"
+
+
+def test_lives_of_earlier_clusters_stand_in_the_place_of_public_traces() -> None:
+    seen = [
+        NodeLife(market=str(A), name=f"i-{n}", start_s=0.0, seconds=1800.0 + n, ended=True)
+        for n in range(100)
+    ]
+    policy = ExpectedCost(prices=PRICES, hazards=learn(seen))
+    beliefs = policy.beliefs([A, B, market("a", cloud="gcp")], NOW_S, Told.of([]))
+    assert beliefs[A].hazard_per_hour == pytest.approx(2.0, rel=0.2)
+    assert beliefs[B].hazard_per_hour == pytest.approx(2.0, rel=0.2)  # of its type
+    # Then what is remembered counts against it, as against the traces.
+    told = Told.of([Launched(at_s=NOW_S - 20 * HOUR_S, market=A, names=("i-new",))])
+    assert policy.beliefs([A], NOW_S, told)[A].hazard_per_hour < beliefs[A].hazard_per_hour
+    assert ExpectedCost(prices=PRICES, hazards=learn([])).beliefs([A], NOW_S, Told.of([]))[
+        A
+    ].hazard_per_hour == pytest.approx(PRIOR_HAZARD_PER_HOUR, rel=0.2)
