@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from spotray.events import DiskDeleted, DiskMounted, Event, NodeDown
 from spotray.ledger.pricing import Life, Money, Prices, Span, clip, lives
-from spotray.market.terms import LEAST_S, is_free
+from spotray.market.terms import CLOUDS, LEAST_S, is_free
 
 _MONTH_S = 730 * 3600.0  # as disks are priced
 
@@ -63,8 +63,8 @@ def charges(facts: Sequence[Event], windows: Sequence[Span], *, until_s: float) 
         last = its_lives[-1]
         down = downs.get(last.up.node_id)
         cloud = last.up.market.partition("/")[0]
-        if down is None or down.at_s > until_s or not cloud:
-            continue
+        if down is None or down.at_s > until_s or cloud not in CLOUDS:
+            continue  # nobody knows whose terms hold
         lived_s = last.end_s - its_lives[0].start_s
         taken = last.up.spot and down.cause == "preemption"
         if is_free(cloud, lived_s, taken=taken):

@@ -8,6 +8,7 @@ Source:
 
 from __future__ import annotations
 
+CLOUDS = ("aws", "gcp", "azure")  # whose terms these are
 LEAST_S = 60.0  # every cloud's shortest bill
 FREE_S = {"aws": 3600.0, "gcp": 60.0}  # a node that the cloud takes within that is not billed
 
