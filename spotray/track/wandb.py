@@ -29,7 +29,7 @@ class WandbTracker:
         self._wandb = wandb
         self._about = about
         self._run: Any = None
-        mode = os.environ.get("WANDB_MODE") or wandb.setup().settings.mode
+        self._mode = mode = os.environ.get("WANDB_MODE") or wandb.setup().settings.mode
         # Here, and without a word to a terminal: later there is nobody to ask for a key.
         is_off = mode in ("offline", "dryrun", "disabled")
         if not is_off and not wandb.login(prompt=False, verify=False):
@@ -45,6 +45,9 @@ class WandbTracker:
             id=about.run_id,
             name=about.name,
             resume="allow",
+            # As the environment has them now: wandb may have read it long ago in this process.
+            mode=self._mode,
+            dir=os.environ.get("WANDB_DIR"),
             config={**flat(about.config), "spotray": {"run_dir": about.url, **about.labels}},
             # The training script may have a run of its own in this process.
             reinit="create_new",
