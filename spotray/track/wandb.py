@@ -29,9 +29,9 @@ class WandbTracker:
         self._wandb = wandb
         self._about = about
         self._run: Any = None
-        self._mode = mode = os.environ.get("WANDB_MODE") or wandb.setup().settings.mode
+        self._mode: Any = os.environ.get("WANDB_MODE") or wandb.setup().settings.mode
         # Here, and without a word to a terminal: later there is nobody to ask for a key.
-        is_off = mode in ("offline", "dryrun", "disabled")
+        is_off = self._mode in ("offline", "dryrun", "disabled")
         if not is_off and not wandb.login(prompt=False, verify=False):
             raise ConfigError(
                 "tracking='wandb' has no key for Weights & Biases here: say `wandb login`, set "
