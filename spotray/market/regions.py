@@ -159,13 +159,17 @@ def _ups(
     frailty = np.ones((2, count))  # of getting it back, of losing it
     redraw_h = 0.0
     found = np.empty((ticks, count), dtype=np.bool_)
-    drawn = chance.random((ticks, count))
     # By whether it is up, then by how many siblings are: what both say.
     known = np.ones((2, siblings + 1))
     if siblings:
         known[1, siblings], known[1, 0] = _LOSS_ALL_UP, _LOSS_ALL_DOWN
         known[0, siblings], known[0, 0] = _BACK_ALL_UP, _BACK_ALL_DOWN
     place = np.arange(count)
+    # What a tick's hazard must be above for a change, and how it swings: of all ticks at once.
+    needed = -np.log1p(-chance.random((ticks, count))) / gap_h
+    hours = np.arange(ticks)[:, None] * gap_h
+    swings = swing * np.sin((hours + phase) * (math.pi / 12))
+    is_news = True  # since the last tick: who is up, or how frail they are
     for tick in range(ticks):
         now_h = tick * gap_h
         if now_h >= redraw_h:
@@ -178,19 +182,23 @@ def _ups(
             frailty = np.exp(np.where(with_region, shared, own) + [luck, -luck])
             frailty[1] *= losses
             redraw_h = now_h + chance.uniform(*_REDRAWN_H)
+            is_news = True
+        if is_news:
+            now = is_up.astype(np.int_)
+            ups = np.bincount(region_of, now, regions).astype(np.int_)[region_of] - now
+            factor, sign = frailty[now, place] * known[now, ups], 2 * now - 1
+            is_news = False
         found[tick] = is_up
-        now = is_up.astype(np.int_)
-        ups = np.bincount(region_of, now, regions).astype(np.int_)[region_of] - now
         hazard = _HAZARD * np.maximum(age_h, _YOUNGEST_H) ** -_FALL
-        hazard *= frailty[now, place] * known[now, ups]
-        hazard *= 1 + swing * np.sin((now_h + phase) * (math.pi / 12)) * (2 * now - 1)
+        hazard *= factor
+        hazard *= 1 + swings[tick] * sign
         if now_h - last_h <= _AFTER_H:
             fresh = now_h - lost_h <= _AFTER_H
             others = np.bincount(region_of, fresh, regions)[region_of] - fresh
             hazard[is_up & (others > 0)] *= _LOSS_AFTER_LOSS
-        changes = drawn[tick] < -np.expm1(-hazard * gap_h)
+        changes = hazard > needed[tick]
         age_h += gap_h
-        if changes.any():
+        if np.count_nonzero(changes):  # any() takes far longer
             if siblings:
                 changes |= _with_them(chance, is_up, changes, region_of)
             lost = changes & is_up
@@ -198,6 +206,7 @@ def _ups(
                 lost_h[lost] = last_h = now_h
             is_up = is_up ^ changes
             age_h[changes] = 0.0
+            is_news = True
     return found
 
 
