@@ -48,14 +48,15 @@ class _Service:
         self._cluster = ClusterPools.of(self._config)
         self._stop = threading.Event()
         self._tell = Teller("controller", args.journal)
-        self._thread = threading.Thread(target=self._work, name="controller", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="controller", daemon=True)
+        self._failed = False
 
     @property
     def cloud(self) -> str:
         return self._cluster.cloud
 
-    def run(self) -> None:
-        """Serve until a signal comes."""
+    def run(self) -> bool:
+        """Serve until a signal comes; False if the controller ended before."""
         # Blocked before the thread starts, so that it inherits the mask: signals wait
         # for the main thread, which takes them without a handler.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -71,6 +72,16 @@ class _Service:
         self._thread.join(_END_S / 2)
         if not self._tell.close(timeout_s=max(0.0, end_s - time.monotonic())):
             log.error("the journal did not take the last facts: they are lost")
+        return not self._failed
+
+    def _serve(self) -> None:
+        try:
+            self._work()
+        except Exception:  # such as an SDK that finds no credentials
+            log.exception("the controller ended")
+            self._failed = not self._stop.is_set()
+            # The main thread would wait on, and nobody would start the controller anew.
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
     def _work(self) -> None:
         # Late: Ray takes a second to import, and a wrong argument is told before.
@@ -153,7 +164,7 @@ def read_config(path: str) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code: 0 ended by a signal, 1 a spotray error, 2 wrong usage."""
+    """Exit code: 0 ended by a signal, 1 an error, 2 wrong usage."""
     parser = _parser()
     args = parser.parse_args(argv)
     if args.with_head and args.down_when_idle is None:
@@ -168,11 +179,10 @@ def main(argv: list[str] | None = None) -> int:
                 "on Azure --with-head would leave the head's disk and address behind: Ray's "
                 "provider deletes them after the machine that it runs on; use `ray down`"
             )
-        service.run()
+        return 0 if service.run() else 1
     except SpotrayError as exc:
         print(f"spotray.controller: {exc}", file=sys.stderr)
         return 1
-    return 0
 
 
 def _parser() -> argparse.ArgumentParser:

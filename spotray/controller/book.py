@@ -28,7 +28,10 @@ class BookKeeper:
     def run(self, stop: threading.Event, *, every_s: float = _EVERY_S) -> None:
         """Until ``stop`` is set."""
         while not stop.wait(every_s):
-            self.keep()
+            try:
+                self.keep()
+            except Exception:  # nobody else keeps it
+                log.exception("the book waits")
 
     def keep(self) -> bool:
         """Whether all that the journal tells is in the book now; what failed is logged."""

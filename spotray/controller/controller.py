@@ -174,7 +174,7 @@ class Controller:
         self._failures = 0
 
     def run(self, stop: threading.Event) -> None:
-        """Act until ``stop`` is set; what is asked for then expires by itself."""
+        """Act until ``stop`` is set, then ask for nothing more."""
         while not stop.is_set():
             try:
                 self.step()
@@ -187,6 +187,11 @@ class Controller:
                 self._failures += 1
                 log.exception("step failed, %d in a row", self._failures)
             stop.wait(min(self._poll_s * 2.0 ** min(self._failures, 10), _MAX_BACKOFF_S))
+        if self._edges.request.bundles:  # Ray would launch for them as long as the head lives
+            try:
+                self._edges.request.keep([])
+            except Exception:  # whatever Ray raises when it ends, too
+                log.exception("what was asked for stands on")
 
     def step(self) -> None:
         """Look once, and do what follows.

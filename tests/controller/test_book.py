@@ -78,3 +78,23 @@ def test_it_keeps_until_it_is_stopped(tmp_path: Path) -> None:
         thread.join(60)
     assert not thread.is_alive()
     assert names(tmp_path / "book") == ["i-1"]
+
+
+def test_a_failure_that_nobody_thought_of_does_not_end_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stop = threading.Event()
+
+    class Broken(BookKeeper):
+        tries = 0
+
+        def keep(self) -> bool:
+            self.tries += 1
+            if self.tries == 2:
+                stop.set()
+            raise KeyError("a bug")
+
+    keeper = Broken("journal", "book")
+    keeper.run(stop, every_s=0.01)
+    assert keeper.tries == 2
+    assert "the book waits" in caplog.text

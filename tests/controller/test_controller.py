@@ -446,6 +446,26 @@ def test_a_head_that_does_not_answer_is_asked_again(cluster: Cluster) -> None:
     assert stop.is_set()
 
 
+def test_what_was_asked_for_is_withdrawn_at_the_end(cluster: Cluster) -> None:
+    stop = threading.Event()
+    stop.set()
+    cluster.bundles = [ONE_GPU]
+    cluster.controller().run(stop)
+    assert cluster.bundles == []
+
+
+def test_an_end_without_ray_is_an_end(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    def keep(bundles: Sequence[Mapping[str, float]]) -> None:
+        raise RuntimeError("Ray has ended")
+
+    stop = threading.Event()
+    stop.set()
+    cluster.bundles = [ONE_GPU]
+    cluster.keep = keep  # type: ignore[method-assign]
+    cluster.controller().run(stop)
+    assert "what was asked for stands on" in caplog.text
+
+
 def test_workers_and_head_are_told_with_the_prices_of_the_list(cluster: Cluster) -> None:
     head = cluster.add("i-head", spot=False)
     more = {"spotray/instance-type": "m6i.large"}

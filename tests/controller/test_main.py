@@ -46,3 +46,25 @@ def test_it_tells_what_it_takes() -> None:
     command = [sys.executable, "-m", "spotray.controller", "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "--down-when-idle MIN" in shown
+
+
+_BREAKS = """
+import sys
+from spotray.controller import __main__ as controller
+
+def work(self):
+    raise KeyError("no credentials")
+
+controller._Service._work = work
+sys.exit(controller.main(sys.argv[1:]))
+"""
+
+
+def test_a_controller_that_breaks_ends_with_1_so_that_it_is_started_anew(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text("provider: {type: aws, region: us-west-2}\navailable_node_types: {}\n")
+    command = [sys.executable, "-c", _BREAKS, *ADDRESS, "--config", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "the controller ended" in done.stderr
+    assert "no credentials" in done.stderr
