@@ -10,7 +10,8 @@ Its standing request is one for the whole cluster, which each caller of Ray's ow
 - Where there is none, nobody here makes one. Ours is written beside what stands there, and
   taken out again, so the application's request outlives ours. Each of ours carries a
   selector that every node satisfies, by which it is known, also by a process started anew.
-  A request of an application between our look and our word, milliseconds, is lost.
+  A request of an application between our look and our word, milliseconds, is lost. Nothing
+  expires there: ours stands until it is taken out, by this process or the next one of its name.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class NodeRequest:
         """Nothing is asked yet. ``requester``: no two that live at a time share it."""
         self._requester = requester
         self._bundles: list[dict[str, float]] = []
-        self._actor: Any = None  # once there is one it stays
+        self._actor: Any = None  # looked up anew when it does not answer
         self._renewed_at = float("-inf")
         self._known = False  # whether what Ray has of us is what we said last
 
@@ -84,6 +85,8 @@ class NodeRequest:
             elif not stands or time.monotonic() - self._renewed_at >= _RENEW_S:
                 self._hand_over(wanted)
         except RayError as exc:
+            # Whoever asked first made that actor, on its own node, and it ends with that node.
+            self._actor = None
             raise ClusterUnreachable(f"Ray's autoscaling coordinator: {exc}") from exc
         self._bundles, self._known = wanted, True
 

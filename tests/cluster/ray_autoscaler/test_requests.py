@@ -8,8 +8,10 @@ import subprocess
 import sys
 
 import pytest
+from ray.exceptions import ActorUnschedulableError
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
+from spotray.cluster.ray_autoscaler import requests
+from spotray.errors import ClusterUnreachable
 
 # Each look: the CPUs of each bundle and its selector, but for ours; ours; the actors there.
 _ASK = """
@@ -71,6 +73,8 @@ look("and withdrawn there")
 """
 
 
+@pytest.mark.ray
+@pytest.mark.timeout(180)
 def test_what_applications_ask_for_outlives_what_we_ask_for() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _ASK],
@@ -104,3 +108,29 @@ def test_what_applications_ask_for_outlives_what_we_ask_for() -> None:
 
 def by_selector(bundles: list[list[object]]) -> list[list[object]]:
     return sorted(bundles, key=lambda one: len(str(one)))
+
+
+class Lost:
+    """Ray's actor, whose node is gone."""
+
+    @property
+    def request_resources(self) -> Lost:
+        return self
+
+    def remote(self, **_: object) -> None:
+        raise ActorUnschedulableError("its node is gone")
+
+
+def test_an_actor_that_does_not_answer_is_looked_up_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Lost] = []
+
+    def found() -> Lost:
+        looked.append(Lost())
+        return looked[-1]
+
+    monkeypatch.setattr(requests, "_coordinator", found)
+    mine = requests.NodeRequest("test")
+    for times in (1, 2):
+        with pytest.raises(ClusterUnreachable, match="its node is gone"):
+            mine.keep([{"CPU": 9}])
+        assert len(looked) == times
