@@ -64,7 +64,10 @@ def _groups(config: Mapping[str, Any], clock: Clock) -> Iterator[Leftover]:
     from spotray.cloud.aws.placement import delete_placement_group
 
     for group in placement_groups(config):
-        stays = delete_placement_group(
-            group, region=region_of(config), clock=clock, patience_s=_PATIENCE_S
-        )
+        try:
+            stays = delete_placement_group(
+                group, region=region_of(config), clock=clock, patience_s=_PATIENCE_S
+            )
+        except ConfigError as exc:
+            stays = str(exc)
         yield Leftover(what=f"placement group {group}", stays=stays)

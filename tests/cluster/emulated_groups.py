@@ -9,10 +9,14 @@ import pytest
 
 
 class EmulatedGroups:
-    """Answers three calls; ``tags`` of the groups that there are, by name."""
+    """Answers three calls; ``tags`` of the groups that there are, by name.
+
+    Nobody may delete those that are ``refused``.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.tags: dict[str, list[dict[str, str]]] = {}
+        self.refused: set[str] = set()
         self._params: dict[str, Any] = {}
         session = boto3.Session()
         for call in ("Describe", "Create", "Delete"):
@@ -39,13 +43,17 @@ class EmulatedGroups:
         return _answer()
 
     def _delete(self, **_: Any) -> Any:
+        if self._params["GroupName"] in self.refused:
+            error = {"Code": "UnauthorizedOperation", "Message": "You are not authorized"}
+            return _answer(status=403, Error=error)
         del self.tags[self._params["GroupName"]]
         return _answer()
 
 
 class _Response:
-    status_code = 200
+    def __init__(self, status_code: int) -> None:
+        self.status_code = status_code
 
 
-def _answer(**parsed: Any) -> Any:
-    return _Response(), {**parsed, "ResponseMetadata": {"HTTPStatusCode": 200}}
+def _answer(*, status: int = 200, **parsed: Any) -> Any:
+    return _Response(status), {**parsed, "ResponseMetadata": {"HTTPStatusCode": status}}

@@ -81,6 +81,20 @@ def test_a_group_of_the_users_own_stays_and_it_is_said(groups: EmulatedGroups) -
     assert list(groups.tags) == ["close"]
 
 
+def test_a_group_that_is_refused_does_not_keep_the_next(
+    groups: EmulatedGroups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(group="close")
+    config["available_node_types"]["more"] = config_of(group="next")["available_node_types"]["gpu"]
+    list(prepare(needs_of(config)))
+    assert sorted(groups.tags) == ["close", "next"]
+    groups.refused.add("close")
+    found = removed(config)
+    assert "UnauthorizedOperation" in found["placement group close"]
+    assert found["placement group next"] == ""
+    assert list(groups.tags) == ["close"]
+
+
 def test_disks_that_cannot_be_listed_do_not_keep_the_group(groups: EmulatedGroups) -> None:
     config = config_of(group="close", gpu={"size_gb": 20})
     list(prepare(needs_of(config)))
