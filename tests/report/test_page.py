@@ -84,7 +84,7 @@ def test_the_pages_numbers_are_those_of_the_folds(story: list[Event]) -> None:
     assert found.json["report-data"]["goodput"] == plain(goodput(story))
     curves = {one["name"]: one for f in found.json["figures"] for one in f["data"] if "name" in one}
     bill = account(story)
-    assert curves["paid"]["y"][-1] == pytest.approx(bill.total.cost_usd, abs=1e-6)
+    assert curves["node time"]["y"][-1] == pytest.approx(bill.total.cost_usd, abs=1e-6)
     on_demand = curves["the same nodes, on demand"]["y"][-1]
     assert on_demand == pytest.approx(bill.total.on_demand_cost_usd, abs=1e-6)
 
