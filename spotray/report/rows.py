@@ -94,13 +94,16 @@ class Rows:
     money: tuple[MoneyRow, ...] = ()
 
 
-def rows_of(events: Sequence[Event], bill: Account, *, points: int = 1000) -> Rows:
+def rows_of(
+    events: Sequence[Event], bill: Account, *, points: int = 1000, until_s: float | None = None
+) -> Rows:
     """The rows of one job.
 
     Args:
         events: by time.
         bill: the same facts' `account`.
         points: in one curve, at most about.
+        until_s: of the bill, Unix seconds; default: the last event's time.
     """
     losses = tuple(losses_of(events, {node.node_id: node for node in bill.nodes}))
     curves, more = _curves(events, points)
@@ -112,7 +115,7 @@ def rows_of(events: Sequence[Event], bill: Account, *, points: int = 1000) -> Ro
         throughput=_throughput(events, world, points),
         curves=curves,
         more_metrics=more,
-        money=tuple(money_over_time(events, bill)),
+        money=tuple(money_over_time(events, bill, until_s=until_s)),
     )
 
 
@@ -170,10 +173,11 @@ def losses_of(events: Sequence[Event], nodes: Mapping[str, NodeCost]) -> Iterato
 
 
 def money_over_time(
-    events: Sequence[Event], bill: Account, *, parts: int = 200
+    events: Sequence[Event], bill: Account, *, parts: int = 200, until_s: float | None = None
 ) -> Iterator[MoneyRow]:
     """Node time's price up to some moments; the last row has the bill's totals."""
-    until_s = events[-1].at_s if events else 0.0
+    if until_s is None:
+        until_s = events[-1].at_s if events else 0.0
     facts = node_facts(events)
     windows = job_windows(facts, until_s=until_s)
     if not bill.nodes or not windows:

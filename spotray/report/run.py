@@ -203,9 +203,7 @@ def _curves(rows: Rows, axis: Axis, events: Sequence[Event]) -> Iterator[Section
     )
 
 
-def money_section(
-    rows: Rows, bill: Account, axis: Axis, *, by_trial: Table | None = None
-) -> Section:
+def money_section(rows: Rows, bill: Account, axis: Axis, *, first: Sequence[Table] = ()) -> Section:
     """Money against time, and the bill in every cut."""
     same = bill.same_steps.cost_usd
     drawn = figures.money(rows.money, axis, same_steps_usd=same, losses=rows.losses)
@@ -236,7 +234,7 @@ def money_section(
         figures=[(drawn, words)] if rows.money else [],
         alternative=[over_time] if rows.money else [],
         tables=[
-            *([by_trial] if by_trial else []),
+            *(table for table in first if table.rows),
             *(money_table(f"By {name}", name, groups) for name, groups in cuts if groups),
             *_beside(bill),
         ],
