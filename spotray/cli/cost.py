@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 def show(result: Account) -> None:
     """Print a cost for people."""
-    from spotray.cli.tables import percent, print_table, usd
+    from spotray.cli.tables import percent, usd
 
     total = result.total
     print(
@@ -74,6 +74,13 @@ def show(result: Account) -> None:
     for line in bill_lines(result):
         print(line)
     show_groups(result)
+    show_cuts(result)
+
+
+def show_cuts(result: Account) -> None:
+    """Print a bill by cause, and by zone and week where there are several."""
+    from spotray.cli.tables import print_table
+
     several = (("zone", result.by_zone), ("week", result.by_week))
     for name, groups in (("cause", result.by_cause), *(one for one in several if len(one[1]) > 1)):
         if groups:

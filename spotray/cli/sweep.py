@@ -96,10 +96,12 @@ def show(summary: SweepSummary, *, now_s: float) -> None:
 
 def show_cost(summary: SweepSummary) -> None:
     """Print a cost for people: by trial, and as of a run."""
-    from spotray.cli.cost import MONEY, cells, show_groups
+    from spotray.cli.cost import MONEY, bill_lines, cells, show_cuts, show_groups
 
     cost = summary.cost
     print(f"cost {_cost_line(summary)}")
+    for line in bill_lines(cost.total):
+        print(line)
     rows = [[t.trial, t.state, *cells(t.bill.money)] for t in summary.trials]
     rest = (("idle", cost.idle), ("head", cost.head))
     rows += [[name, "", *cells(money)] for name, money in rest if money.seconds]
@@ -107,8 +109,10 @@ def show_cost(summary: SweepSummary) -> None:
         print()
         print_table("By trial", ["trial", "state", *MONEY], rows)
     show_groups(cost.total)
+    show_cuts(cost.total)
     _print_held_back(summary)
-    _print_warnings(summary)
+    for warning in dict.fromkeys([*summary.warnings, *cost.total.left_out]):
+        print(f"warning     {warning}")
 
 
 def _show_trials(summary: SweepSummary) -> None:

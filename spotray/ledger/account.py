@@ -27,14 +27,13 @@ from spotray.events import (
     PriceChanged,
     StepsDone,
 )
-from spotray.ledger.activity import Activity, activities
+from spotray.ledger.activity import AFTER_TRAINING, Activity, activities
 from spotray.ledger.charges import Charge, DiskCost, charges, disk_costs
 from spotray.ledger.cost import CostSummary, cost_within, job_windows, node_facts
 from spotray.ledger.describe import short
 from spotray.ledger.history import Group, groups
 from spotray.ledger.pricing import Life, Money, Prices, Span, clip, lives
 
-AFTER_TRAINING = "after training"  # until the job's end
 _JUMP_S = 1.0  # clocks of machines that agree may differ by that much
 # A step is doubted that takes so long, and so many times as long as others.
 _LONG_STEP_S, _LONG_STEP = 600.0, 50.0
@@ -84,6 +83,7 @@ def account(
     until_s: float | None = None,
     damaged_lines: int = 0,
     unfinished_lines: int = 0,
+    windows: Sequence[Span] | None = None,
 ) -> Account:
     """Everything that a run's journals say of its money.
 
@@ -91,24 +91,28 @@ def account(
         until_s: leave out what came after; nodes still up and jobs still running count
             until then. Default: the last event's time.
         damaged_lines, unfinished_lines: of the journals, to be told.
+        windows: when several jobs ran that shared the nodes; then no cut by cause is made, nor
+            are steps priced. Default: one job's, as its facts tell.
     """
     everything = sorted(events, key=lambda event: event.at_s)
     if until_s is None:
         until_s = everything[-1].at_s if everything else 0.0
     facts = node_facts(everything)
-    windows = job_windows(facts, until_s=until_s)
+    one_job = windows is None
+    if windows is None:
+        windows = job_windows(facts, until_s=until_s)
     summary = cost_within(facts, windows, until_s=until_s)
     ran = lives(facts, until_s=until_s)
     prices = Prices(facts)
-    does = activities(everything, until_s=until_s)
+    does = activities(everything, until_s=until_s) if one_job else []
     return Account(
         **{f.name: getattr(summary, f.name) for f in dataclasses.fields(CostSummary)},
         by_zone=grouped((zone_of(node.market), node.money) for node in summary.nodes),
-        by_cause=by_cause(ran, prices, does, windows),
+        by_cause=by_cause(ran, prices, does, windows) if one_job else {},
         by_week=grouped(_by_week(ran, prices, windows)),
         charges=tuple(charges(facts, windows, until_s=until_s)),
         disks=tuple(disk_costs(everything, windows, until_s=until_s)),
-        same_steps=same_steps(everything, does),
+        same_steps=same_steps(everything, does) if one_job else SameSteps(),
         labels={
             str(key): str(value)
             for event in everything

@@ -35,6 +35,7 @@ ACTIVITIES = (
     "startup",  # to the first step of all
 )
 OTHER = "other"
+AFTER_TRAINING = "after training"  # to the job's end: no part of its activities
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,16 @@ what the sweep cost.
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from spotray.events import Event, NodeUp
+from spotray.ledger.activity import AFTER_TRAINING, Activity, activities
 from spotray.ledger.cost import CostSummary, cost_within
-from spotray.ledger.occupancy import Stay
+from spotray.ledger.occupancy import RunLife, Stay
 from spotray.ledger.pricing import Life, Money, Prices, Span, clip, lives, saved_frac
 
 UNKNOWN_MARKET = "unknown"
@@ -92,6 +94,69 @@ def share_cost(
         idle=idle,
         head=head,
     )
+
+
+def share_causes(
+    facts: Sequence[Event],
+    stays: Sequence[Stay],
+    windows: Sequence[Span],
+    *,
+    does: Mapping[str, Sequence[Activity]],
+    until_s: float,
+) -> dict[str, Money]:
+    """The trials' shares by what each trial did meanwhile; most seconds first.
+
+    With a sweep's ``idle`` and ``head`` they add up to its total.
+
+    Args:
+        facts, stays, windows, until_s: as for `share_cost`.
+        does: what each trial did, by time and without overlap; the rest of its stays is
+            counted as after its training.
+    """
+    by_node: dict[str, list[Stay]] = defaultdict(list)
+    for stay in stays:
+        by_node[stay.node_id].append(stay)
+    ends = {trial: [one.end_s for one in its] for trial, its in does.items()}
+    prices = Prices(facts)
+    tallies: dict[str, _Tally] = defaultdict(_Tally)
+    for life in lives(facts, until_s=until_s):
+        for span, workers in _shared(life, windows, by_node[life.up.node_id]):
+            for trial, count in workers.items():
+                its = does.get(trial, ())
+                first = bisect.bisect_right(ends.get(trial, []), span[0])
+                for name, part in _named(span, islice(its, first, None)):
+                    tallies[name].add(prices.money(life, part), count / workers.total())
+    found = {name: tally.money() for name, tally in tallies.items()}
+    return dict(sorted(found.items(), key=lambda item: -item[1].seconds))
+
+
+def trial_activities(its_lives: Sequence[RunLife]) -> list[Activity]:
+    """What a trial did in the lives of its runs, by time; steps survive over all of a run."""
+    runs: dict[str, list[RunLife]] = defaultdict(list)
+    for life in its_lives:
+        runs[life.run].append(life)
+    found = []
+    for own in runs.values():
+        spans = [(life.start_s, life.end_s) for life in own]
+        events = [event for life in own for event in life.events]
+        for one in activities(events, until_s=spans[-1][1]):
+            for low, high in clip((one.start_s, one.end_s), spans):
+                found.append(Activity(one.name, low, high))
+    return sorted(found, key=lambda one: one.start_s)
+
+
+def _named(span: Span, does: Iterable[Activity]) -> Iterator[tuple[str, Span]]:
+    """A span in pieces, each with the name of what was done in it."""
+    since_s, end_s = span
+    for one in does:
+        if one.start_s >= end_s:
+            break
+        if one.start_s > since_s:
+            yield AFTER_TRAINING, (since_s, one.start_s)
+        low, since_s = max(since_s, one.start_s), min(one.end_s, end_s)
+        yield one.name, (low, since_s)
+    if since_s < end_s:
+        yield AFTER_TRAINING, (since_s, end_s)
 
 
 def market_of(up: NodeUp) -> str:

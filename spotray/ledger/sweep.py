@@ -31,12 +31,21 @@ from spotray.events import (
     WorkerGroupLost,
     WorkerGroupStarted,
 )
+from spotray.ledger.account import Account, account
 from spotray.ledger.cost import job_windows, node_facts
 from spotray.ledger.goodput import Goodput, goodput
 from spotray.ledger.history import Group, groups
 from spotray.ledger.occupancy import Hits, RunLife, preemptions, run_lives, stays, trial_of
 from spotray.ledger.pricing import Span
-from spotray.ledger.sharing import UNKNOWN_MARKET, Bill, SweepCost, market_of, share_cost
+from spotray.ledger.sharing import (
+    UNKNOWN_MARKET,
+    Bill,
+    SweepCost,
+    market_of,
+    share_causes,
+    share_cost,
+    trial_activities,
+)
 from spotray.ledger.summary import job_state, warnings_in
 
 _News = NodeDown | NoticeReceived | NoticeCancelled
@@ -118,6 +127,13 @@ class TrialSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SweepAccount(SweepCost):
+    """A sweep's whole bill; causes are those of each trial, and idle and head."""
+
+    total: Account
+
+
+@dataclass(frozen=True, kw_only=True)
 class SweepSummary:
     """Everything that ``spotray status`` shows of a sweep."""
 
@@ -136,7 +152,7 @@ class SweepSummary:
     steps_lost: int = 0
     preemptions_noticed: int = 0  # of nodes on which any trial had a worker, each once
     preemptions_silent: int = 0
-    cost: SweepCost
+    cost: SweepAccount
     warnings: tuple[str, ...] = ()
     damaged_lines: int = 0
 
@@ -185,7 +201,7 @@ def summarize_sweep(events: SweepEvents, *, until_s: float | None = None) -> Swe
         steps_lost=sum(trial.steps_lost for trial in trials),
         preemptions_noticed=state.preemptions.noticed,
         preemptions_silent=state.preemptions.silent,
-        cost=state.cost,
+        cost=_account(folded, state.cost, damaged_lines=events.damaged_lines),
         warnings=(*events.missing, *warnings_in(folded.everything)),
         damaged_lines=events.damaged_lines,
     )
@@ -196,10 +212,11 @@ def plain_events(sweep: SweepEvents) -> list[Event]:
 
     What only one trial did is left out: the generations and steps of several do not add up.
     """
-    everyones = [event for own in sweep.runs.values() for event in own]
-    events = [*sweep.shared, *(event for event in everyones if not isinstance(event, _OneTrials))]
-    if not any(isinstance(event, JobStarted) for event in sweep.shared):
-        for low, high in _Folded(sweep, None).windows:
+    folded = _Folded(sweep, None)
+    events = folded.common
+    if not any(isinstance(event, JobStarted) for event in folded.jobs):
+        events = [event for event in events if not isinstance(event, JobEnded)]
+        for low, high in folded.windows:
             events.append(JobStarted(at_s=low, job=sweep.name, run_id=""))
             events.append(JobEnded(at_s=high, job=sweep.name, status="ended"))
     return sorted(events, key=lambda event: event.at_s)
@@ -258,6 +275,7 @@ class _Folded:
         self.metric = events.metric
         # A run tells of nodes too, where the sweep found no cluster that does.
         self.everything = [*everyones, *shared]
+        self.common = [*shared, *(e for e in everyones if not isinstance(e, _OneTrials))]
         few = [event for event in self.everything if type(event) not in _MANY]
         self.facts = node_facts(few)
         news = (event for event in few if isinstance(event, _News))
@@ -316,6 +334,28 @@ def _windows(
     low = min(life.start_s for life in every_life)
     high = max(life.end_s for life in every_life)
     return [(low, high)] if low < high else []
+
+
+def _account(folded: _Folded, cost: SweepCost, *, damaged_lines: int) -> SweepAccount:
+    bill = account(
+        folded.common,
+        until_s=folded.until_s,
+        damaged_lines=damaged_lines,
+        windows=folded.windows,
+    )
+    causes = share_causes(
+        folded.facts,
+        folded.stays,
+        folded.windows,
+        does={trial: trial_activities(its_lives) for trial, its_lives in folded.lives.items()},
+        until_s=folded.until_s,
+    )
+    for name, money in (("idle", cost.idle), ("head", cost.head)):
+        if money.seconds:
+            causes[name] = money
+    return SweepAccount(
+        total=replace(bill, by_cause=causes), trials=cost.trials, idle=cost.idle, head=cost.head
+    )
 
 
 def _trial_summary(

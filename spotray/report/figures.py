@@ -198,10 +198,10 @@ def trials(curves: Sequence[Curve], metric: str, axis: Axis) -> Figure:
 def money(
     rows: Sequence[MoneyRow], axis: Axis, *, same_steps_usd: float | None, losses: Sequence[Loss]
 ) -> Figure:
-    """What had been paid, beside what the same time costs on demand."""
+    """The price of the node time so far, beside what the same time costs on demand."""
     x = [axis.at(row.at_s) for row in rows]
     data = [
-        _money_line("paid", x, [row.cost_usd for row in rows], "@spot", "solid"),
+        _money_line("node time", x, [row.cost_usd for row in rows], "@spot", "solid"),
         _money_line(
             "the same nodes, on demand", x, [r.on_demand_usd for r in rows], "@on-demand", "dash"
         ),

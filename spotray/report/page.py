@@ -42,7 +42,7 @@ The numbers are those of <code>spotray cost --json</code> and
 <noscript><p>The pictures need JavaScript; every one of them has a table.</p></noscript>
 <script type="application/json" id="report-data">{data}</script>
 <script type="application/json" id="figures">{figures}</script>
-<script>{plotly}</script>
+<script type="text/plain">{plotly}</script>
 <script>
 {js}</script>
 </body>

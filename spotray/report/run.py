@@ -79,7 +79,9 @@ def money_numbers(bill: Account) -> Iterator[tuple[str, str, str]]:
         f"{duration(bill.total.seconds)} of nodes",
     )
     if other:
-        yield "billed", usd(bill.billed_usd), "with free hours, shortest bills, disks"
+        no_price = doubt or any(disk.cost_usd is None for disk in bill.disks)
+        billed = f"{'over ' if no_price else ''}{usd(bill.billed_usd)}"
+        yield "billed", billed, "with free hours, shortest bills, disks"
     yield (
         "the same nodes, on demand",
         usd(bill.total.on_demand_cost_usd),
@@ -114,7 +116,7 @@ def _job_numbers(summary: RunSummary) -> Iterator[tuple[str, str, str]]:
 
 def nodes_section(rows: Rows, bill: Account, axis: Axis) -> Section:
     """The time line of machines."""
-    fates = {loss.machine: loss.kind for loss in rows.losses}
+    fates = {loss.node_id: loss.kind for loss in rows.losses}
     table = Table(
         caption="Nodes while the job ran",
         columns=["node", "id", "market", ">from", ">to", "fate", *MONEY],
@@ -125,7 +127,7 @@ def nodes_section(rows: Rows, bill: Account, axis: Axis) -> Section:
                 node.market or "unknown",
                 duration(node.start_s - axis.zero_s),
                 duration(node.end_s - axis.zero_s),
-                fates.get(machine_of(node), ""),
+                fates.get(node.node_id, ""),
                 *money_cells(node.money),
             ]
             for node in bill.nodes
@@ -145,7 +147,8 @@ def nodes_section(rows: Rows, bill: Account, axis: Axis) -> Section:
 def _world(rows: Rows, axis: Axis) -> Section:
     shown = []
     if rows.world:
-        shown.append((figures.world(rows, axis), f"Workers over {len(rows.world)} generations"))
+        met = sum(workers > 0 for _, workers in rows.world)
+        shown.append((figures.world(rows, axis), f"Workers over {met} generations"))
     if rows.throughput.values:
         most = max(rows.throughput.values)
         words = f"Samples per second over time, at most {most:.4g}"
@@ -200,20 +203,18 @@ def _curves(rows: Rows, axis: Axis, events: Sequence[Event]) -> Iterator[Section
     )
 
 
-def money_section(
-    rows: Rows, bill: Account, axis: Axis, *, by_trial: Table | None = None
-) -> Section:
+def money_section(rows: Rows, bill: Account, axis: Axis, *, first: Sequence[Table] = ()) -> Section:
     """Money against time, and the bill in every cut."""
     same = bill.same_steps.cost_usd
     drawn = figures.money(rows.money, axis, same_steps_usd=same, losses=rows.losses)
     words = (
-        f"Paid over time: {usd(bill.total.cost_usd)} at the end, beside "
+        f"Price of the node time so far: {usd(bill.total.cost_usd)} at the end, beside "
         f"{usd(bill.total.on_demand_cost_usd)} on demand"
     )
     every = max(1, len(rows.money) // 20)
     over_time = Table(
-        caption="Paid over time",
-        columns=[">after", ">paid", ">on demand"],
+        caption="Price of the node time so far",
+        columns=[">after", ">price", ">on demand"],
         rows=[
             [duration(row.at_s - axis.zero_s), usd(row.cost_usd), usd(row.on_demand_usd)]
             for row in rows.money[::every]
@@ -233,7 +234,7 @@ def money_section(
         figures=[(drawn, words)] if rows.money else [],
         alternative=[over_time] if rows.money else [],
         tables=[
-            *([by_trial] if by_trial else []),
+            *(table for table in first if table.rows),
             *(money_table(f"By {name}", name, groups) for name, groups in cuts if groups),
             *_beside(bill),
         ],

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from spotray.events import Reported
-from spotray.ledger.account import SameSteps, account
 from spotray.ledger.sweep import SweepEvents, SweepSummary, metric_of, plain_events, summarize_sweep
 from spotray.report import figures
 from spotray.report.page import Page, Section, Table, clock
@@ -18,6 +15,7 @@ from spotray.report.run import (
     money_cells,
     money_numbers,
     money_section,
+    money_table,
     nodes_section,
 )
 from spotray.report.sweep import metric_words
@@ -30,11 +28,8 @@ def page_of_sweep(sweep: SweepEvents) -> Page:
     """Everything that a sweep's journals tell, as a page."""
     summary = summarize_sweep(sweep)
     events = plain_events(sweep)
-    # What a job did when, and its steps, are the trials' own: no sum of them has a meaning here.
-    bill = replace(
-        account(events, damaged_lines=sweep.damaged_lines), same_steps=SameSteps(), by_cause={}
-    )
-    rows = rows_of(events, bill)
+    bill = summary.cost.total
+    rows = rows_of(events, bill, until_s=summary.until_s)
     axis = axis_of(summary.started_at_s, bill, events)
     best = next((t for t in summary.trials if t.trial == summary.best), None)
     return Page(
@@ -57,7 +52,12 @@ def page_of_sweep(sweep: SweepEvents) -> Page:
         sections=[
             _trials(sweep, summary, axis),
             nodes_section(rows, bill, axis),
-            money_section(rows, bill, axis, by_trial=_bills(summary)),
+            money_section(
+                rows,
+                bill,
+                axis,
+                first=[_bills(summary), money_table("By cause", "cause", bill.by_cause)],
+            ),
             decisions_section(events, axis),
             hazard_section(events),
         ],

@@ -12,12 +12,16 @@ from spotray.cli.main import main
 from spotray.cli.sweep import headline
 from spotray.clock import FakeClock
 from spotray.events import Event
+from spotray.ledger.charges import FREE
 from spotray.ledger.journal import JournalWriter
 from spotray.ledger.rundir import job_journal
 from spotray.ledger.sweep import summarize_sweep
-from spotray.ledger.sweepdir import SweepReader
+from spotray.ledger.sweepdir import SweepReader, load_sweep
+from spotray.report.page import to_html
+from spotray.report.sweep_page import page_of_sweep
 from spotray.storage import Store
 from tests.ledger.sweep_story import SweepStory, two_trials
+from tests.report.test_page import Seen
 
 
 def write(store: Store, *events: Event) -> None:
@@ -87,11 +91,38 @@ def test_cost_is_told_by_trial_with_what_nobody_used(
     assert "two interrupted 2 h 30 min $2.50 $10.00" in lines
     assert "head 4 h 0 min $2.00 $2.00" in lines
     assert "spot 5 h 0 min $5.00 $20.00" in lines
+    assert {"By cause", "head 4 h 0 min $2.00 $2.00"} <= set(lines)
     assert main(["cost", str(sweep_dir), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
+    assert result["total"]["billed_usd"] == pytest.approx(7.0)
+    causes = {name: money["cost_usd"] for name, money in result["total"]["by_cause"].items()}
+    assert sum(causes.values()) == pytest.approx(7.0)
+    assert result["overhead_frac"] == pytest.approx(2 / 5)
     assert result["trials"]["one"]["money"]["cost_usd"] == pytest.approx(2.5)
     assert result["idle"]["cost_usd"] is None
     assert result["head"]["cost_usd"] == pytest.approx(2.0)
+
+
+def test_cost_of_a_sweep_and_its_page_tell_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    story = SweepStory()
+    story.up("a", "b")
+    story.starts("one", "a", "b")
+    story.at(0.5).down("b")
+    story.at(10).ends("one")
+    write_sweep(tmp_path, story)
+    assert main(["cost", str(tmp_path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    page = Seen()
+    page.feed(to_html(page_of_sweep(load_sweep(tmp_path))))
+    assert page.json["report-data"]["cost"] == told
+    assert main(["cost", str(tmp_path)]) == 0
+    lines = [words(line) for line in capsys.readouterr().out.splitlines()]
+    assert f"bill $10.00: node time $10.50, -$0.5000 (1 nodes: {FREE})" in lines
+    assert "startup 10 h 30 min $10.50 $42.00" in lines
+    assert "By cause" in page.text
+    assert FREE in page.text
 
 
 def test_unknown_prices_and_damage_are_told(

@@ -5,10 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotray.events import Event, JobEnded, JobStarted, NodeUp, PriceChanged, TrialHeldBack, Warned
+from spotray.events import (
+    DiskMounted,
+    Event,
+    JobEnded,
+    JobStarted,
+    NodeUp,
+    PriceChanged,
+    TrainingDone,
+    TrialHeldBack,
+    Warned,
+)
+from spotray.ledger.charges import FREE
 from spotray.ledger.pricing import Money
 from spotray.ledger.sweep import (
     SweepEvents,
@@ -20,6 +31,7 @@ from spotray.ledger.sweep import (
 )
 
 from .sweep_story import HOUR_S, SPOT, SweepStory, two_trials
+from .test_account import same
 
 
 def costs(state: SweepState) -> dict[str, float | None]:
@@ -247,6 +259,39 @@ def test_a_run_that_a_clone_replaced_does_not_count_on() -> None:
     assert trial.step == 90
 
 
+def test_a_sweeps_causes_are_those_of_each_trial_and_nobodys_time() -> None:
+    story = SweepStory()
+    story.up("a", "b")
+    story.starts("one", "a")
+    story.starts("two", "b")
+    story.at(2).steps("two", 1, 10, seconds=HOUR_S)
+    story.runs["two"].append(TrainingDone(at_s=story.now_s, step=10))
+    story.at(3).ends("two")
+    story.at(4).steps("one", 1, 60, seconds=3 * HOUR_S)
+    story.ends("one")
+    bill = summarize_sweep(story.told()).cost.total
+    hours = {name: money.seconds / HOUR_S for name, money in bill.by_cause.items()}
+    assert hours == pytest.approx({"useful": 4, "startup": 2, "after training": 1, "idle": 1})
+    assert bill.by_cause["useful"].cost_usd == pytest.approx(4.0)
+    assert bill.same_steps.cost_usd is None
+
+
+def test_a_sweeps_bill_has_what_clouds_charge_otherwise_and_disks() -> None:
+    story = SweepStory()
+    story.up("a", "b")
+    story.starts("one", "a", "b")
+    story.at(0.5).down("b")
+    story.at(10).ends("one")
+    disk = DiskMounted(
+        at_s=0.0, name="i-a", disk="d", zone="z", size_gib=1, warm=False, usd_per_month=73.0
+    )
+    bill = summarize_sweep(story.told(disk)).cost.total
+    assert [(one.name, one.why, one.usd) for one in bill.charges] == [("i-b", FREE, -0.5)]
+    assert [one.cost_usd for one in bill.disks] == pytest.approx([1.0])
+    assert bill.billed_usd == pytest.approx(11.0)
+    assert any("disks were not deleted yet" in line for line in bill.left_out)
+
+
 def test_what_is_missing_and_what_was_warned_of_is_told_once() -> None:
     story = SweepStory()
     for run in ("one", "two"):
@@ -336,6 +381,16 @@ def test_the_parts_of_any_sweep_add_up_to_its_cost(sweep: tuple[SweepEvents, flo
         for bill in cost.trials.values():
             of_markets = sum(bill.by_market.values(), Money())
             assert of_markets.seconds == pytest.approx(bill.money.seconds)
+
+
+@settings(max_examples=40)
+@given(sweep=sweeps())
+def test_every_cut_of_any_sweep_adds_up_to_its_cost(sweep: tuple[SweepEvents, float]) -> None:
+    events, until_s = sweep
+    bill = summarize_sweep(events, until_s=until_s).cost.total
+    same(bill.total, watch_sweep(events, until_s=until_s).cost.total.total)
+    for cut in (bill.by_kind, bill.by_market, bill.by_zone, bill.by_week, bill.by_cause):
+        same(sum(cut.values(), Money()), bill.total)
 
 
 @given(sweep=sweeps())

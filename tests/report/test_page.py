@@ -84,7 +84,7 @@ def test_the_pages_numbers_are_those_of_the_folds(story: list[Event]) -> None:
     assert found.json["report-data"]["goodput"] == plain(goodput(story))
     curves = {one["name"]: one for f in found.json["figures"] for one in f["data"] if "name" in one}
     bill = account(story)
-    assert curves["paid"]["y"][-1] == pytest.approx(bill.total.cost_usd, abs=1e-6)
+    assert curves["node time"]["y"][-1] == pytest.approx(bill.total.cost_usd, abs=1e-6)
     on_demand = curves["the same nodes, on demand"]["y"][-1]
     assert on_demand == pytest.approx(bill.total.on_demand_cost_usd, abs=1e-6)
 
@@ -116,6 +116,16 @@ def test_the_page_asks_nobody_for_anything(story: list[Event]) -> None:
     assert not re.search(r"https?:|fetch\(|XMLHttpRequest|import\(", own)
 
 
+def test_nothing_slow_runs_before_the_text_is_on_the_screen(story: list[Event]) -> None:
+    found = seen(page_of_run(run_of(story)))
+    kinds = [attrs.get("type") for tag, attrs in found.tags if tag == "script"]
+    assert kinds == ["application/json", "application/json", "text/plain", None]
+    library, own = found.scripts[-2:]
+    assert len(library) > 1_000_000
+    assert len(own) < 20_000
+    assert own.index("await painted()") < own.index("load();")
+
+
 def test_what_others_wrote_into_the_journal_is_text(story: list[Event]) -> None:
     told: list[Event] = [
         replace(event, name=f"{EVIL}-{event.node_id}") if isinstance(event, NodeUp) else event
@@ -139,7 +149,11 @@ def test_what_is_left_out_is_said_at_the_top(story: list[Event]) -> None:
         for e in story
     ]
     run = run_of(story, damaged_lines=2, missing=("cluster journal s3://x is gone",))
-    text = seen(page_of_run(run)).text
+    page = page_of_run(run)
+    numbers = {name: value for name, value, _ in page.numbers}
+    assert numbers["node time"].startswith("over $")
+    assert numbers["billed"].startswith("over $")
+    text = seen(page).text
     for words in ("2 damaged journal lines", "s3://x is gone", "node i-a: no price for", "over $"):
         assert words in text, words
 

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotray.events import Drained, Event, NodeReady, NoticeCancelled, NoticeReceived, Reported
+from spotray.events import (
+    Drained,
+    Event,
+    FellBack,
+    JobEnded,
+    JobStarted,
+    NodeDown,
+    NodeReady,
+    NoticeCancelled,
+    NoticeReceived,
+    Reported,
+    StepsDone,
+    TrainingDone,
+    WorkerGroupLost,
+    WorkerGroupStarted,
+)
 from spotray.ledger.account import account
 from spotray.report.figures import Axis
 from spotray.report.rows import (
@@ -17,12 +33,15 @@ from spotray.report.rows import (
     SPOT,
     STARTING,
     bars_of,
+    losses_of,
     money_over_time,
     rows_of,
     thinned,
+    world_of,
 )
-from tests.ledger.story import four_losses
+from tests.ledger.story import STEP_S, Story, four_losses
 from tests.ledger.test_cost import HOUR_S, down, job, markets, up
+from tests.ledger.test_goodput import random_story
 
 
 def bars(*events: Event) -> list[tuple[str, float, float]]:
@@ -73,7 +92,103 @@ def test_losses_are_told_by_kind_and_shutdowns_are_none() -> None:
     kinds = {loss.machine: loss.kind for loss in rows.losses}
     silent = dict.fromkeys(("i-c", "i-a", "i-e"), "silent")
     assert kinds == {"i-d": "noticed", "i-b": "noticed", **silent}
-    assert [workers for _, workers in rows.world] == [4, 3, 2, 3, 2, 2]
+    # Each of these groups gave way to new processes, and training ended with the last one.
+    assert [workers for _, workers in rows.world] == [4, 0, 3, 0, 2, 0, 3, 0, 2, 0, 2, 0]
+
+
+def test_a_machine_that_came_back_is_not_lost_twice() -> None:
+    first, second = up(1, "id1", name="i-1"), up(4, "id2", name="i-1")
+    told = sorted([*job(0, 10), first, second, down(3, "id1")], key=lambda event: event.at_s)
+    nodes = {node.node_id: node for node in account(told).nodes}
+    assert [(loss.node_id, loss.machine) for loss in losses_of(told, nodes)] == [("id1", "i-1")]
+
+
+def alone(*, to_go: bool = False) -> Story:
+    """Two nodes at work; ``to_go``: both are lost in the middle of a live group."""
+    story = Story()
+    story.node_up("a", "b")
+    story.job_starts()
+    story.live_group("a", "b", restored=0, source="fresh")
+    story.steps(8)
+    if to_go:
+        story.silent_loss("a", "b", detected_after_s=3.0)
+    return story
+
+
+def world(story: Story) -> list[tuple[float, int]]:
+    """As in the page; when, in seconds since the job began."""
+    told = sorted(story.events, key=lambda event: event.at_s)
+    began_s = next(event.at_s for event in told if isinstance(event, JobStarted))
+    return [(round(at_s - began_s, 3), workers) for at_s, workers in world_of(told)]
+
+
+def test_members_that_keep_their_processes_are_no_gap() -> None:
+    story = alone()
+    story.silent_loss("b")
+    story.live_group("a", restored=8)
+    assert [workers for _, workers in world(story)] == [2, 1]
+
+
+def test_nobody_works_from_the_end_of_the_last_node_to_the_next_meeting() -> None:
+    story = alone(to_go=True)
+    story.wait(30)
+    story.live_group("c", restored=4, source="snapshot")
+    lost_s = 0.9 + 0.3 + 8 * STEP_S
+    assert world(story) == [(0.9, 2), (lost_s, 0), (pytest.approx(lost_s + 33.9), 1)]
+
+
+@pytest.mark.parametrize("to", ["snapshot", "restart", "waiting"])
+def test_nobody_works_from_where_live_recovery_cannot_go_on(to: str) -> None:
+    story = alone()
+    fell_s = story.now_s
+    story.note(FellBack(at_s=fell_s, generation=1, why="too few", to=to))
+    story.wait(20)
+    story.live_group("a", restored=8)
+    assert [workers for _, workers in world(story)] == [2, 0, 1]
+    assert [at_s for at_s, workers in world_of(story.events) if not workers] == [fell_s]
+
+
+@pytest.mark.parametrize(
+    ("cause", "lost", "left"),
+    [("loss", ("a", "b"), 0), ("loss", ("a",), 2), ("failure", (), 0), ("preemption", (), 0)],
+)
+def test_a_loss_that_is_the_last_word_leaves_who_was_not_in_it(
+    cause: str, lost: tuple[str, ...], left: int
+) -> None:
+    story = alone()
+    story.note(WorkerGroupLost(at_s=story.now_s, generation=1, cause=cause, lost_node_ids=lost))
+    assert world(story)[-1][1] == left
+
+
+def test_a_driver_that_died_without_a_word_leaves_no_workers_behind() -> None:
+    story = alone()
+    died_s = story.now_s
+    story.wait(500)
+    story.generation = 0
+    story.job_starts()
+    story.group("c", restored=4, source="checkpoint")
+    assert [workers for _, workers in world(story)] == [2, 0, 1]
+    assert [at_s for at_s, workers in world_of(story.events) if not workers] == [died_s]
+
+
+@pytest.mark.parametrize("end", [TrainingDone, JobEnded])
+def test_nobody_works_after_the_end(end: type[Event]) -> None:
+    story = alone()
+    whole: dict[type[Event], Event] = {
+        TrainingDone: TrainingDone(at_s=story.now_s, step=8),
+        JobEnded: JobEnded(at_s=story.now_s, job="vit", status="failed"),
+    }
+    story.note(whole[end])
+    assert [workers for _, workers in world(story)] == [2, 0]
+
+
+@given(seed=st.integers(0, 10_000))
+def test_the_line_of_workers_goes_forward_and_has_every_meeting(seed: int) -> None:
+    events = sorted(random_story(seed).events, key=lambda event: event.at_s)
+    line = list(world_of(events))
+    assert all(one[0] <= other[0] for one, other in pairwise(line))
+    met = [e.world_size for e in events if isinstance(e, WorkerGroupStarted)]
+    assert [workers for _, workers in line if workers] == met
 
 
 @given(events=markets())
@@ -92,15 +207,40 @@ def test_throughput_is_samples_over_seconds_however_many_batches_are_one_point()
     events = sorted(four_losses().events, key=lambda event: event.at_s)
     for points in (1, 5, 1000):
         curve = rows_of(events, account(events), points=points).throughput
-        assert 0 < len(curve.values) <= max(points, 1)
-        assert curve.values == pytest.approx([128.0] * len(curve.values))
+        busy = [value for value in curve.values if value]
+        assert 0 < len(busy) <= points + 6  # one more for each group
+        assert busy == pytest.approx([128.0] * len(busy))
+
+
+@pytest.mark.parametrize("points", [1, 1000])
+def test_throughput_is_zero_while_nobody_works(points: int) -> None:
+    story = alone(to_go=True)
+    last_s = max(e.at_s for e in story.events if isinstance(e, StepsDone))
+    story.wait(60)
+    story.live_group("c", restored=4, source="snapshot")
+    first_s = story.now_s
+    story.steps(8)
+    curve = rows_of(story.events, account(story.events), points=points).throughput
+    idle = [at_s for at_s, value in zip(curve.at_s, curve.values, strict=True) if not value]
+    assert idle == pytest.approx([last_s, first_s])
+    assert list(curve.at_s) == sorted(curve.at_s)
+
+
+def test_throughput_goes_on_where_somebody_works_on() -> None:
+    story = alone()
+    story.note(NodeDown(at_s=story.now_s, node_id="b", cause="preemption"))
+    story.wait(2)
+    story.live_group("a", restored=8)
+    story.steps(8)
+    assert all(rows_of(story.events, account(story.events)).throughput.values)
 
 
 @given(values=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300), points=st.integers(2, 60))
 def test_a_thinned_curve_keeps_its_extremes(values: list[float], points: int) -> None:
     seen = [(float(i), value, i) for i, value in enumerate(values)]
     curve = thinned("loss", seen, points)
-    assert len(curve.values) <= points + 1
+    assert len(curve.values) <= points + 2
+    assert (curve.values[-1], curve.steps[-1]) == (values[-1], len(values) - 1)
     assert (min(curve.values), max(curve.values)) == (min(values), max(values))
     assert list(curve.at_s) == sorted(curve.at_s)
 
