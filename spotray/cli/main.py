@@ -28,6 +28,7 @@ COMMANDS = (
     "prices",
     "plan",
     "bench_node",
+    "observe",
     "simulate",
     "hazards",
     "cluster",
