@@ -203,6 +203,7 @@ class SpotObserved(Event):
     zone: str
     instance_types: tuple[str, ...]  # any of them will do
     nodes: int
+    every_s: float  # from one look to the next, seconds
     likely: float  # to get so many, 0..1, as the cloud guesses
     preempted_frac: float | None = None  # of spot nodes that stopped lately; None: not told
     usd_per_hour: float | None = None  # of the cheapest of the types on spot; None: not told

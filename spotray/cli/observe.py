@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from spotray.storage import Store
 
 _JOURNAL, _AVAILABILITY, _PRICES = "journal", "availability", "prices"
+_EVERY_MINUTES = 10.0
 
 
 def add_parser(subparsers: Any) -> None:
@@ -49,7 +50,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--gpus", type=int, metavar="N", help="with so many of it")
     parser.add_argument("--nodes", type=int, metavar="N", help="at a time; default: 1")
     parser.add_argument(
-        "--every", type=float, default=10.0, metavar="MINUTES", help="default: %(default)g"
+        "--every", type=float, metavar="MINUTES", help="default: as before in OUT, at first 10"
     )
     parser.add_argument(
         "--for", type=float, metavar="HOURS", dest="hours", help="default: until Ctrl-C"
@@ -83,9 +84,12 @@ def run(args: argparse.Namespace) -> int:
     home = Store.at(args.out)
     journal = home.child(_JOURNAL)
     seen = [event for event in read_journal(journal) if isinstance(event, SpotObserved)]
+    if args.every is None:
+        args.every = seen[-1].every_s / 60 if seen else _EVERY_MINUTES
+    traces = _Traces(home, args)
     if args.traces_only:
-        _write(home, args, seen)
-        print(_words(args, seen))
+        traces.write(seen)
+        print(json.dumps(_summary(args, seen)) if args.json else _words(args, seen))
         return 0
     watch = _watch(args, seen)
     home.check_writable()
@@ -95,29 +99,28 @@ def run(args: argparse.Namespace) -> int:
     told: frozenset[str] = frozenset()
     with JournalWriter(journal, writer=f"observe-{int(time.time() * 1000)}") as out:
         try:
-            for look in looks(probe, watch, clock=clock, every_s=60 * args.every, until_s=until_s):
+            for look in looks(probe, watch, clock=clock, until_s=until_s):
                 for event in look.zones:
                     out.append(event)
                 seen += look.zones
-                told = _tell(_kept(look, out, home, args, seen), told, args)
+                told = _tell(_kept(look, out, traces, seen), told, args)
         except KeyboardInterrupt:
             if not seen:
                 raise
+    traces.write(seen)  # Ctrl-C may have come between two of them
     print(_words(args, seen), file=sys.stderr)
     return 0
 
 
-def _kept(
-    look: Look, out: JournalWriter, home: Store, args: argparse.Namespace, seen: list[SpotObserved]
-) -> Look:
+def _kept(look: Look, out: JournalWriter, traces: _Traces, seen: list[SpotObserved]) -> Look:
     """A look that is written down; storage that is away is one problem more, and tried again."""
     from spotray.errors import JournalError
 
     try:
         out.flush()
         if look.zones:
-            _write(home, args, seen)
-    except (JournalError, OSError) as exc:
+            traces.write(seen)
+    except JournalError as exc:
         words = f"not written yet: {' '.join(str(exc).split())}"
         return dataclasses.replace(look, problems=(*look.problems, words))
     return look
@@ -128,7 +131,7 @@ def _check(args: argparse.Namespace) -> None:
 
     if args.nodes is not None and args.nodes < 1:
         raise ConfigError(f"--nodes is {args.nodes}: give at least 1")
-    if not 1 <= args.every <= 24 * 60:
+    if args.every is not None and not 1 <= args.every <= 24 * 60:
         raise ConfigError(f"--every is {args.every:g}: give 1 to 1440 minutes")
     if not 0 < args.likely <= 1:
         raise ConfigError(f"--likely is {args.likely:g}: give a part of 1, 0.5 perhaps")
@@ -146,7 +149,7 @@ def _watch(args: argparse.Namespace, seen: list[SpotObserved]) -> Watch:
     from spotray.cloud.observe import Watch
     from spotray.errors import ConfigError
 
-    types = tuple(args.types)
+    types, every_s = tuple(dict.fromkeys(args.types)), 60 * args.every
     if not types and args.gpu and args.cloud:
         types = gpu_types(args.cloud, args)
         if not types:
@@ -154,13 +157,18 @@ def _watch(args: argparse.Namespace, seen: list[SpotObserved]) -> Watch:
     if seen:
         last = seen[-1]
         before = Watch(
-            cloud=last.cloud, region=last.region, types=last.instance_types, nodes=last.nodes
+            cloud=last.cloud,
+            region=last.region,
+            types=last.instance_types,
+            nodes=last.nodes,
+            every_s=every_s,
         )
         wanted = Watch(
             cloud=args.cloud or before.cloud,
             region=args.region or before.region,
-            types=types or before.types,
+            types=before.types if set(types) in (set(), set(before.types)) else types,
             nodes=args.nodes or before.nodes,
+            every_s=every_s,
         )
         if wanted != before:
             raise ConfigError(
@@ -170,26 +178,73 @@ def _watch(args: argparse.Namespace, seen: list[SpotObserved]) -> Watch:
         return before
     if not (args.cloud and args.region and types):
         raise ConfigError("say --cloud, --region, and --gpu or --type: what is to be observed?")
-    return Watch(cloud=args.cloud, region=args.region, types=types, nodes=args.nodes or 1)
+    return Watch(
+        cloud=args.cloud,
+        region=args.region,
+        types=types,
+        nodes=args.nodes or 1,
+        every_s=every_s,
+    )
 
 
-def _write(home: Store, args: argparse.Namespace, seen: list[SpotObserved]) -> None:
-    """The traces of all that was seen, in the place of those before."""
-    found = _parts(args, seen)
-    for number, part in enumerate(found, start=1):
-        folder = f"part-{number:02d}"
+class _Traces:
+    """Traces of all that was seen, in the place of those before.
+
+    Written at each look: only those that changed, as what is put into a bucket is paid.
+    """
+
+    def __init__(self, home: Store, args: argparse.Namespace) -> None:
+        self._home, self._args = home, args
+        self._written: dict[str, str] = {}
+
+    def write(self, seen: list[SpotObserved]) -> None:
+        """Write them.
+
+        Raises:
+            JournalError: storage does not take them; what was seen is in the journal.
+        """
+        from spotray.errors import JournalError
+
+        wanted = _texts(self._args, seen)
+        try:
+            if wanted and not self._written:
+                self._clear(wanted)
+            for name, text in wanted.items():
+                if self._written.get(name) != text:
+                    self._home.write(name, text.encode())
+                    self._written[name] = text
+        except OSError as exc:
+            raise JournalError(
+                f"{self._home.url}: traces cannot be written: {exc}: once they can, say "
+                f"`spotray observe {self._args.out} --traces-only`"
+            ) from exc
+
+    def _clear(self, wanted: dict[str, str]) -> None:
+        """Remove what another --every left: other parts, and zones that a part no longer has."""
+        for kind in (_AVAILABILITY, _PRICES):
+            for folder in self._home.folders(kind):
+                here = f"{kind}/{folder}"
+                if not folder.startswith("part-"):
+                    continue
+                if not any(name.startswith(f"{here}/") for name in wanted):
+                    self._home.delete_tree(here)
+                    continue
+                for name, _ in self._home.list(here):
+                    if name not in wanted:
+                        self._home.delete(name)
+
+
+def _texts(args: argparse.Namespace, seen: list[SpotObserved]) -> dict[str, str]:
+    """What each file is to hold, by its name in OUT."""
+    found: dict[str, str] = {}
+    for number, part in enumerate(_parts(args, seen), start=1):
         types = seen[-1].instance_types
         label = types[0] if len(types) == 1 else f"any-of-{len(types)}"
         for zone, trace in part.availability.items():
-            name = f"{_AVAILABILITY}/{folder}/{zone}_{label}.json"
-            home.write(name, trace.to_json().encode())
+            found[f"{_AVAILABILITY}/part-{number:02d}/{zone}_{label}.json"] = trace.to_json()
         for zone, trace in part.usd_per_hour.items():
-            home.write(f"{_PRICES}/{folder}/{zone}.json", trace.to_json().encode())
-    known = {f"part-{number:02d}" for number in range(1, len(found) + 1)}
-    for kind in (_AVAILABILITY, _PRICES):
-        for folder in home.folders(kind):
-            if folder.startswith("part-") and folder not in known:
-                home.delete_tree(f"{kind}/{folder}")  # of another --every
+            found[f"{_PRICES}/part-{number:02d}/{zone}.json"] = trace.to_json()
+    return found
 
 
 def _parts(args: argparse.Namespace, seen: list[SpotObserved]) -> list[Part]:
@@ -220,16 +275,27 @@ def _tell(look: Look, told: frozenset[str], args: argparse.Namespace) -> frozens
     return frozenset(look.problems)
 
 
+def _summary(args: argparse.Namespace, seen: list[SpotObserved]) -> dict[str, Any]:
+    """The parts that were written, fit for JSON."""
+    return {
+        "gap_s": 60 * args.every,
+        "parts": [
+            {"start_s": part.start_s, "ticks": part.ticks, "zones": sorted(part.availability)}
+            for part in _parts(args, seen)
+        ],
+    }
+
+
 def _words(args: argparse.Namespace, seen: list[SpotObserved]) -> str:
     """What there is now, in one line."""
     found = _parts(args, seen)
     if not found:
         return f"spotray: nothing was observed yet in {args.out}"
-    ticks = sum(part.ticks for part in found)
-    hours = ticks * args.every / 60
+    hours = sum(part.ticks for part in found) * args.every / 60
     zones = {one.zone for one in seen}
     parts = "1 part" if len(found) == 1 else f"{len(found)} parts"
+    nodes = f" --nodes {seen[-1].nodes}" if seen[-1].nodes > 1 else ""
     return (
         f"spotray: {len(zones)} zones over {hours:.1f} h in {parts}: "
-        f"spotray simulate {args.out.rstrip('/')}/{_AVAILABILITY}"
+        f"spotray simulate {args.out.rstrip('/')}/{_AVAILABILITY}{nodes}"
     )

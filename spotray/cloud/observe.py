@@ -24,6 +24,7 @@ class Watch:
     region: str
     types: tuple[str, ...]  # any of them will do
     nodes: int
+    every_s: float  # from one look to the next, seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +119,7 @@ class CloudProbe:
                 zone=zone,
                 instance_types=watch.types,
                 nodes=watch.nodes,
+                every_s=watch.every_s,
                 likely=best.obtainable_frac,
                 preempted_frac=best.preempted_frac,
                 usd_per_hour=self._usd.get(zone, self._usd.get("")),
@@ -168,10 +170,9 @@ def looks(
     watch: Watch,
     *,
     clock: Clock,
-    every_s: float,
     until_s: float | None = None,
 ) -> Iterator[Look]:
-    """Look now, and then at every full multiple of ``every_s``, for ever or until a time.
+    """Look now, and then at every full multiple of ``watch.every_s``, for ever or until a time.
 
     So an observation that is taken up again later goes on in the same ticks. A look that
     fails is one with no zone, and its problem.
@@ -180,7 +181,6 @@ def looks(
         probe: asks.
         watch: what.
         clock: the time, and the waits.
-        every_s: seconds.
         until_s: no look begins later, Unix seconds.
 
     Raises:
@@ -198,10 +198,12 @@ def looks(
             look = Look(at_s=began_s, problems=(f"no look, the next will try again: {_line(exc)}",))
         is_first = False
         yield look
-        next_s = (clock.now_s() // every_s + 1) * every_s
+        next_s = (clock.now_s() // watch.every_s + 1) * watch.every_s
         if until_s is not None and next_s > until_s:
             return
-        clock.sleep(next_s - clock.now_s())
+        # A clock that is being set runs slower than a sleep: that look would be too early.
+        while (left_s := next_s - clock.now_s()) > 0:
+            clock.sleep(left_s)
 
 
 def probe_of(cloud: str, region: str, *, clock: Clock, dry_runs: bool = True) -> Probe:
@@ -212,14 +214,13 @@ def probe_of(cloud: str, region: str, *, clock: Clock, dry_runs: bool = True) ->
     """
     from spotray.cloud.refresh import placement_scorer, price_source
 
+    scorer = placement_scorer(cloud)  # first: it says which SDK is missing
     runs: DryRuns | None = None
     if cloud == "aws" and dry_runs:
         from spotray.cloud.aws.dry_runs import AwsDryRuns
 
         runs = AwsDryRuns(region)
-    return CloudProbe(
-        placement_scorer(cloud), prices=lambda: price_source(cloud), dry_runs=runs, clock=clock
-    )
+    return CloudProbe(scorer, prices=lambda: price_source(cloud), dry_runs=runs, clock=clock)
 
 
 def _by_zone(scores: Sequence[Score]) -> dict[str, Score]:

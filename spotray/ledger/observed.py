@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from spotray.events import Event, SpotObserved
 from spotray.market.trace import Trace
 
-HELD_TICKS = 3  # an answer holds for so long, if the next ones are missing
+HELD_LOOKS = 3  # an answer stands for so many that are missing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ def parts(
     *,
     gap_s: float,
     likely: float,
-    held_ticks: int = HELD_TICKS,
+    held_looks: int = HELD_LOOKS,
 ) -> list[Part]:
     """What was observed, as traces, cut where nobody looked for longer.
 
@@ -42,7 +43,7 @@ def parts(
         events: of one question: the same types and nodes.
         gap_s: a tick's length, seconds.
         likely: 0..1.
-        held_ticks: the last answer stands for so many ticks without one.
+        held_looks: the last answer stands for so many that are missing behind it.
     """
     ticks: dict[int, dict[str, SpotObserved]] = {}
     for event in sorted(events, key=lambda event: event.at_s):
@@ -51,13 +52,18 @@ def parts(
     found: list[Part] = []
     span: list[int] = []
     for tick in sorted(ticks):
-        if span and tick - span[-1] > held_ticks + 1:
+        if span and tick - span[-1] > (held_looks + 1) * _stride(ticks[span[-1]], gap_s):
             found.append(_part(ticks, span, gap_s=gap_s, likely=likely))
             span = []
         span.append(tick)
     if span:
         found.append(_part(ticks, span, gap_s=gap_s, likely=likely))
     return found
+
+
+def _stride(looks: Mapping[str, SpotObserved], gap_s: float) -> int:
+    """Ticks to the look behind these: more than one if looks were seldomer than ticks are."""
+    return max(1, *(math.ceil(one.every_s / gap_s) for one in looks.values()))
 
 
 def _part(

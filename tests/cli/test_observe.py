@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -48,7 +49,7 @@ def ec2_at(url: str, scores: Callable[[], Answer]) -> Callable[[Asked], Answer]:
             url + asked.path, data=asked.body.encode(), headers=asked.headers, method=asked.method
         )
         try:
-            with urllib.request.urlopen(request) as told:
+            with urllib.request.urlopen(request, timeout=60) as told:
                 return told.status, told.read().decode(), {"Content-Type": "text/xml"}
         except urllib.error.HTTPError as exc:
             return exc.code, exc.read().decode(), {"Content-Type": "text/xml"}
@@ -70,21 +71,22 @@ def aws(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Aws:
     return at
 
 
-def observed_before(out: Path, ticks: int, likely: float = 0.9) -> None:
+def observed_before(out: Path, ticks: int, *, gap_s: float = GAP_S) -> None:
     """What an earlier start of the command wrote, up to the tick before this one."""
-    now = time.time() // GAP_S
+    now = time.time() // gap_s
     with JournalWriter(Store.at(out).child("journal"), writer="earlier") as journal:
         for tick in range(ticks):
             for zone in ("us-east-1a", "us-east-1b"):
                 journal.append(
                     SpotObserved(
-                        at_s=(now - ticks + tick) * GAP_S,
+                        at_s=(now - ticks + tick) * gap_s,
                         cloud="aws",
                         region="us-east-1",
                         zone=zone,
                         instance_types=TYPES,
                         nodes=4,
-                        likely=likely if tick % 5 else 0.2,
+                        every_s=gap_s,
+                        likely=0.9 if tick % 5 else 0.2,
                         usd_per_hour=0.4,
                     )
                 )
@@ -117,7 +119,7 @@ def test_it_goes_on_where_it_was_and_simulate_reads_what_it_wrote(
         assert main(["observe", str(tmp_path), "--for", "0", "--no-dry-runs"]) == 0
     told = capsys.readouterr()
     assert "4 spot nodes: " in told.out
-    assert "in 1 part: spotray simulate" in told.err
+    assert f"in 1 part: spotray simulate {tmp_path}/availability --nodes 4\n" in told.err
     part = tmp_path / "availability" / "part-01"
     lengths = {len(Trace.load(file).values) for file in part.iterdir()}
     assert lengths in ({21}, {22})  # the clock may have passed into the next tick meanwhile
@@ -133,22 +135,31 @@ def test_it_goes_on_where_it_was_and_simulate_reads_what_it_wrote(
 
 
 def test_ctrl_c_keeps_all_that_was_seen(aws: Aws, tmp_path: Path) -> None:
-    with aws():
-        words = [sys.executable, "-m", "spotray.cli.main", "observe", str(tmp_path), *ASK]
+    with aws(), (tmp_path / "err").open("w+") as err:
+        words = [sys.executable, "-m", "spotray.cli.main", "observe", str(tmp_path / "out"), *ASK]
         child = subprocess.Popen(
-            [*words, "--no-dry-runs"],
+            [*words, "--no-dry-runs", "--every", "1440"],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=err,
             text=True,
             env=dict(os.environ),
         )
         assert child.stdout is not None
-        assert "4 spot nodes" in child.stdout.readline()  # now it waits for the next look
-        child.send_signal(signal.SIGINT)
-        _, err = child.communicate(timeout=60)
-    assert child.returncode == 0, err
-    assert "3 zones over 0.2 h in 1 part" in err
-    assert "Traceback" not in err
+        try:
+            line = child.stdout.readline()  # empty if it ended
+            child.send_signal(signal.SIGINT)
+            child.wait(60)
+        finally:
+            child.kill()
+            child.wait()
+            child.stdout.close()
+        err.seek(0)
+        said = err.read()
+    assert "4 spot nodes" in line, said
+    assert child.returncode == 0, said
+    assert re.search(r"3 zones over (24|48)\.0 h in 1 part", said)  # 48: it was midnight
+    assert "Traceback" not in said
+    tmp_path = tmp_path / "out"
     assert len(list((tmp_path / "availability" / "part-01").iterdir())) == 3
 
 
@@ -162,6 +173,40 @@ def test_traces_are_written_anew_without_a_question(
     assert main(["observe", str(tmp_path), "--traces-only", "--likely", "0.1"]) == 0
     assert Trace.load(one).values == (4, 4, 4, 4, 4, 4)
     assert "2 zones over 1.0 h in 1 part" in capsys.readouterr().out
+
+
+def test_it_goes_on_as_often_as_before_and_another_gap_leaves_no_file_of_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    observed_before(tmp_path, 6, gap_s=7200.0)
+    assert main(["observe", str(tmp_path), "--traces-only", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["gap_s"] == 7200.0
+    assert [(part["ticks"], part["zones"]) for part in told["parts"]] == [
+        (6, ["us-east-1a", "us-east-1b"])
+    ]
+    old = tmp_path / "availability" / "part-02"
+    old.mkdir()
+    (old / "us-east-1a_any-of-3.json").write_text("{}")
+    gone = tmp_path / "prices" / "part-01" / "us-east-1z.json"
+    gone.write_text("{}")
+    mine = tmp_path / "availability" / "notes.txt"
+    mine.write_text("mine")
+    assert main(["observe", str(tmp_path), "--traces-only", "--every", "60"]) == 0
+    assert not old.exists()
+    assert not gone.exists()
+    assert mine.exists()
+    one = tmp_path / "availability" / "part-01" / "us-east-1a_any-of-3.json"
+    assert Trace.load(one).values == (0, 0, *[4] * 8, 0)
+
+
+def test_without_boto3_one_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    assert main(["observe", str(tmp_path), *ASK]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "pip install 'spotray[aws]'" in line
 
 
 def test_throttling_is_one_line_and_the_next_start_asks_again(

@@ -20,7 +20,7 @@ from spotray.errors import (
 )
 
 TYPES = ("g5.xlarge", "g6.xlarge")
-WATCH = Watch(cloud="aws", region="us-east-1", types=TYPES, nodes=4)
+WATCH = Watch(cloud="aws", region="us-east-1", types=TYPES, nodes=4, every_s=600.0)
 THROTTLED = ThrottledError("slower", market="aws/us-east-1", retry_after_s=1.0)
 BAD = (
     ConfigError("no credentials"),
@@ -47,7 +47,7 @@ def look(scores: FakeScores, **more: object) -> Look:
 
 def run(scores: FakeScores, count: int, *, clock: FakeClock) -> Sequence[Look]:
     probe = CloudProbe(scores, clock=clock)
-    return list(islice(looks(probe, WATCH, clock=clock, every_s=600.0), count))
+    return list(islice(looks(probe, WATCH, clock=clock), count))
 
 
 def test_a_look_has_each_zone_with_the_cheapest_of_the_types() -> None:
@@ -133,6 +133,18 @@ def test_looks_come_at_full_multiples_so_that_a_new_start_goes_on_in_the_same_ti
     assert [one.at_s for one in again] == [1_700_001_000.0, 1_700_001_600.0]
 
 
+class SetClock(FakeClock):
+    """A clock that is being set while it runs: a sleep of 100 s takes 99 of its own."""
+
+    def sleep(self, duration_s: float) -> None:
+        self.advance(min(duration_s, max(0.99 * duration_s, 0.1)))
+
+
+def test_a_sleep_that_ends_early_is_no_look_before_its_time() -> None:
+    found = run(FakeScores({"a": 1.0}), 3, clock=SetClock(1_700_000_400.0))
+    assert [one.at_s for one in found] == [1_700_000_400.0, 1_700_001_000.0, 1_700_001_600.0]
+
+
 def test_a_throttled_question_is_asked_again_with_patience() -> None:
     clock = FakeClock()
     (found,) = run(FakeScores(THROTTLED, THROTTLED, {"a": 1.0}), 1, clock=clock)
@@ -160,5 +172,5 @@ def test_what_no_later_look_would_mend_ends_the_first_and_no_later_one(bad: Spot
 def test_no_look_begins_after_the_end() -> None:
     clock = FakeClock(1_700_000_400.0)
     probe = CloudProbe(FakeScores({"a": 1.0}), clock=clock)
-    found = list(looks(probe, WATCH, clock=clock, every_s=600.0, until_s=clock.now_s() + 1200.0))
+    found = list(looks(probe, WATCH, clock=clock, until_s=clock.now_s() + 1200.0))
     assert len(found) == 3

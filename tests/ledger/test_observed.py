@@ -17,6 +17,7 @@ def seen(tick: float, zone: str, likely: float, **more: object) -> SpotObserved:
         "zone": zone,
         "instance_types": ("g5.xlarge",),
         "nodes": 4,
+        "every_s": GAP_S,
         "likely": likely,
         **more,
     }
@@ -53,6 +54,13 @@ def test_an_answer_stands_for_a_short_gap_and_a_long_one_begins_a_new_part() -> 
     assert values(first) == {"a": (4, 4, 4, 4, 0)}
     assert values(second) == {"a": (4,)}
     assert (second.start_s, second.ticks) == (START + 9 * GAP_S, 1)
+
+
+def test_where_looks_were_seldomer_than_ticks_each_stands_until_the_next() -> None:
+    hourly = [seen(tick, "a", likely, every_s=3600.0) for tick, likely in ((0, 0.9), (6, 0.1))]
+    (part,) = traces(*hourly, seen(30, "a", 0.9), seen(34, "a", 0.9))
+    assert values(part)["a"] == (4,) * 6 + (0,) * 24 + (4,) * 5
+    assert len(traces(*hourly, seen(31, "a", 0.9))) == 2  # three more were missing
 
 
 def test_looks_that_are_some_seconds_late_fall_into_their_ticks() -> None:

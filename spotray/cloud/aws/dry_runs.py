@@ -39,7 +39,7 @@ class AwsDryRuns:
         """Nothing is asked yet.
 
         Raises:
-            ConfigError: boto3 is not installed, or the environment names no way to AWS.
+            ConfigError: the environment names no way to AWS.
         """
         self._account = AwsAccount(region, session=session)
 

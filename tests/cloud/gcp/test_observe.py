@@ -23,7 +23,13 @@ def test_a_look_has_googles_advice_its_preemptions_and_the_regions_price() -> No
             clock=FakeClock(),
         )
         found = probe.look(
-            Watch(cloud="gcp", region="us-central1", types=("g2-standard-4",), nodes=4)
+            Watch(
+                cloud="gcp",
+                region="us-central1",
+                types=("g2-standard-4",),
+                nodes=4,
+                every_s=600.0,
+            )
         )
     (zone,) = found.zones
     assert (zone.zone, zone.likely, zone.preempted_frac) == ("us-central1-a", 0.8, 0.25)
