@@ -194,6 +194,22 @@ class DiskDeleted(Event):
     why: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SpotObserved(Event):
+    """A cloud was asked how spot stands in a zone; nothing was launched for it."""
+
+    cloud: str
+    region: str
+    zone: str
+    instance_types: tuple[str, ...]  # any of them will do
+    nodes: int
+    every_s: float  # from one look to the next, seconds
+    likely: float  # to get so many, 0..1, as the cloud guesses
+    preempted_frac: float | None = None  # of spot nodes that stopped lately; None: not told
+    usd_per_hour: float | None = None  # of the cheapest of the types on spot; None: not told
+    refused: str = ""  # what a launch would be refused for: capacity, quota or not-offered
+
+
 # -- the controller on the head ----------------------------------------------
 
 

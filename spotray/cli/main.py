@@ -29,6 +29,7 @@ COMMANDS = (
     "prices",
     "plan",
     "bench_node",
+    "observe",
     "simulate",
     "hazards",
     "cluster",

@@ -111,7 +111,7 @@ def _refresh(args: argparse.Namespace) -> list[Answer]:
     questions = [
         Question(cloud=cloud, region=region, types=types)
         for cloud, region in wanted
-        if (types := _types(cloud, args))
+        if (types := gpu_types(cloud, args))
     ]
     if not questions:
         raise ConfigError(
@@ -137,8 +137,8 @@ def _refresh(args: argparse.Namespace) -> list[Answer]:
     return answers
 
 
-def _types(cloud: str, args: argparse.Namespace) -> tuple[str, ...]:
-    """The types of a cloud that are asked about."""
+def gpu_types(cloud: str, args: argparse.Namespace) -> tuple[str, ...]:
+    """The types of a cloud that ``--gpu`` and ``--gpus`` ask about."""
     from spotray.market import catalog
 
     kinds = [kind for name in catalog.names(cloud) if (kind := catalog.find(cloud, name))]
@@ -161,7 +161,7 @@ def _scores(args: argparse.Namespace) -> list[Score]:
     if not args.cloud or not args.region or args.score < 1:
         raise ConfigError("--score wants --cloud aws or gcp, --region, and at least 1 node")
     scorer = placement_scorer(args.cloud)
-    types = _types(args.cloud, args)
+    types = gpu_types(args.cloud, args)
     return patiently(
         lambda: scorer.scores(args.region, types, nodes=args.score), clock=SystemClock()
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from spotray.cloud.prices import Quote
+from spotray.cloud.prices import Quote, Score
 from spotray.cloud.provider import NodeOutlook
 from spotray.errors import MetadataError, SpotrayError
 
@@ -66,3 +66,51 @@ class FakePrices:
         return [
             one for one in self.sold if one.region == region and one.instance_type in instance_types
         ]
+
+
+class FakeScores:
+    """A `spotray.cloud.prices.PlacementScorer` that answers from a list.
+
+    An error in the list is raised in its turn; the last answer is repeated for ever.
+    """
+
+    cloud = "aws"
+
+    def __init__(self, *script: dict[str, float] | SpotrayError) -> None:
+        """``script``: by zone, how likely nodes are to be had."""
+        self.script = list(script)
+
+    def scores(self, region: str, instance_types: Sequence[str], *, nodes: int) -> list[Score]:
+        said = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        if isinstance(said, SpotrayError):
+            raise said
+        return [
+            Score(
+                cloud=self.cloud,
+                region=region,
+                zone=zone,
+                instance_types=tuple(instance_types),
+                nodes=nodes,
+                obtainable_frac=likely,
+            )
+            for zone, likely in said.items()
+        ]
+
+
+class FakeDryRuns:
+    """A `spotray.cloud.observe.DryRuns` that refuses what it is told to."""
+
+    def __init__(self, zones: Iterable[str], refused: dict[tuple[str, str], str]) -> None:
+        """``refused``: a word by zone and type."""
+        self._zones, self._refused = list(zones), refused
+        self.script: list[SpotrayError] = []  # raised first, one at each question
+        self.asked = 0
+
+    def zones(self) -> list[str]:
+        return self._zones
+
+    def refusal(self, zone: str, instance_type: str) -> str:
+        self.asked += 1
+        if self.script:
+            raise self.script.pop(0)
+        return self._refused.get((zone, instance_type), "")

@@ -40,6 +40,7 @@ from spotray.events import (
     ResizeAgreed,
     Restored,
     SnapshotTaken,
+    SpotObserved,
     StepsDone,
     TrainingDone,
     TrialHeldBack,
@@ -112,6 +113,9 @@ def _words(event: Event) -> str:
         case InstanceVanished():
             how = "was taken" if event.preempted else "ended"
             return f"{event.name} in {event.market} {how} after {event.lived_s:.0f} s"
+        case SpotObserved():
+            odds = f"refused ({event.refused})" if event.refused else f"{100 * event.likely:.0f} %"
+            return f"{event.nodes} spot nodes in {event.zone}: {odds}"
         case DiskMounted():
             found = "as another node left it" if event.warm else "empty"
             return f"{event.name} has disk {event.disk} ({event.size_gib} GiB), {found}"

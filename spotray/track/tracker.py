@@ -91,7 +91,9 @@ def check_installed(names: Sequence[str]) -> None:
     """
     for name in names:
         module, package = _NEEDS[name]
-        if importlib.util.find_spec(module) is None:
+        found = importlib.util.find_spec(module)
+        # A mere folder of that name, as Weights & Biases leaves one behind, is no library.
+        if found is None or found.origin is None:
             raise ConfigError(
                 f"tracking={name!r} needs {module}, which is not installed: "
                 f"pip install {package}, or leave it out of SpotConfig(tracking=)"

@@ -21,6 +21,7 @@ from spotray.events import (
     NodeReplaced,
     ReplacementAsked,
     ReplacementGivenUp,
+    SpotObserved,
     WorkerGroupStarted,
     WorkersHeld,
 )
@@ -32,6 +33,33 @@ NODE = "0123456789abcdef"
 @pytest.mark.parametrize(
     ("event", "words"),
     [
+        (
+            SpotObserved(
+                at_s=0.0,
+                cloud="aws",
+                region="us-east-1",
+                zone="us-east-1a",
+                instance_types=("g5.xlarge",),
+                nodes=4,
+                every_s=600.0,
+                likely=0.9,
+            ),
+            "4 spot nodes in us-east-1a: 90 %",
+        ),
+        (
+            SpotObserved(
+                at_s=0.0,
+                cloud="aws",
+                region="us-east-1",
+                zone="us-east-1a",
+                instance_types=("g5.xlarge",),
+                nodes=4,
+                every_s=600.0,
+                likely=0.9,
+                refused="quota",
+            ),
+            "4 spot nodes in us-east-1a: refused (quota)",
+        ),
         (
             DiskMounted(at_s=0.0, name="i-1", disk="vol-1", zone="a", size_gib=200, warm=True),
             "i-1 has disk vol-1 (200 GiB), as another node left it",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,16 @@ def test_a_library_that_is_missing_is_told_with_its_cure(monkeypatch: pytest.Mon
     with pytest.raises(ConfigError, match=r"needs mlflow.*pip install 'spotray\[mlflow\]'") as said:
         check_installed(TRACKERS)
     assert "\n" not in str(said.value)
+
+
+def test_a_folder_of_the_librarys_name_is_no_library(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "wandb").mkdir()
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(ConfigError, match="needs wandb"):
+        check_installed(["wandb"])
 
 
 def test_weights_and_biases_without_a_key_is_refused_before_training(

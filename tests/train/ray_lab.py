@@ -48,6 +48,15 @@ def events_of(trainer: ElasticTrainer) -> list[Event]:
     return list(load_run(trainer.run_dir).events)
 
 
+def tracked(trainer: ElasticTrainer, series: str) -> list[tuple[int, float]]:
+    """Step and value of each point that TensorBoard shows of a series."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    shown = EventAccumulator(f"{trainer.run_dir}/tensorboard", size_guidance={"scalars": 0})
+    shown.Reload()
+    return [(point.step, point.value) for point in shown.Scalars(series)]
+
+
 def undisturbed(world: Any, epochs: int) -> str:
     """The weights after the same loop in one process, without Ray."""
     from spotray.train.state import weights_sha256

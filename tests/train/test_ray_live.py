@@ -37,6 +37,7 @@ from tests.train.ray_lab import (
     assert_trained,
     events_of,
     of,
+    tracked,
     undisturbed,
 )
 from tests.train.workers import WorkerPool
@@ -92,6 +93,11 @@ def test_losses_with_and_without_notice_restart_no_survivor(
 
     names = FileSystemReader(result.checkpoint.path).read_metadata().state_dict_metadata
     assert "/model/head.weight" in names
+    # TensorBoard was told of all of it by default, as of one run without losses.
+    steps = [step for step, _ in tracked(trainer, "train/loss")]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == STEPS_PER_EPOCH * EPOCHS
+    assert [value for _, value in tracked(trainer, "seen")] == list(range(EPOCHS))
 
 
 def test_a_frozen_node_is_fenced_out_and_never_writes_again(
