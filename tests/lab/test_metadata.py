@@ -169,14 +169,17 @@ def test_close_frees_the_port_and_the_threads_and_ends_hanging_calls() -> None:
         except OSError as exc:
             failures.append(exc)
 
-    # The server alone: the call for the token may still be ending.
-    while len(set(threading.enumerate()) - before) > 1:
-        time.sleep(0.001)
+    hangs = threading.Event()
+
+    class Released(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            hangs.set()
+            return super().wait(timeout)
+
+    server._nodes["n1"].released = Released()
     client = threading.Thread(target=hang)
     client.start()
-    # Server, client, and the call itself.
-    while len(set(threading.enumerate()) - before) < 3:
-        time.sleep(0.001)
+    assert hangs.wait(10)
     server.close()
     server.close()
     client.join()
